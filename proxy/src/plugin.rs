@@ -5,10 +5,12 @@
 //! | `request_view` | input: a request and its response |
 //! | `verdict` | output: edits, refusals, faults, subscriptions, how outcomes are counted |
 //! | `object_predicate` | the predicate of an edit, shared by its copies |
+//! | `dropped_fields` | the paths of fields of an edit, parsed once for all repetitions of a verdict |
 //! | `label_selector` | the label selector of an edit, parsed once for all repetitions of a verdict |
 //! | `tally` | counts outcomes |
 //! | `held_place` | a place among the requests in flight |
 
+pub mod dropped_fields;
 pub(crate) mod held_place;
 pub mod label_selector;
 pub mod object_predicate;

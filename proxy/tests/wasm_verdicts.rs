@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use ctrlmesh_plugins_builtin::{builtin, guests};
 use ctrlmesh_proxy::harness::{Harness, Request, get, request, response};
+use ctrlmesh_proxy::plugin::dropped_fields::PluginDroppedFields;
 use ctrlmesh_proxy::plugin::verdict::{
     BodyShape, Outcome, Phases, Refusal, RequestAction, RequestEdit, Reset, ResponseAction, ResponseEdit, Reuse,
     Traffic,
@@ -61,11 +62,13 @@ fn every_request_edit_arrives_in_order() {
             {"removeQuery": "pretty"},
             {"setHeader": {"name": "X-Shard", "value": "a"}},
             {"removeHeader": "x-debug"},
-            {"renameObject": {"from": "lock", "to": "lock---shard-0"}}
+            {"renameObject": {"from": "lock", "to": "lock---shard-0"}},
+            {"dropFields": ["spec.template", "metadata.managedFields"]}
         ]}}"#,
     )
     .expect("a verdict");
     let (set, value) = header_field("x-shard", "a");
+    let paths = ["metadata.managedFields", "spec.template"].map(str::to_owned);
     assert_eq!(delay, Duration::from_millis(5));
     assert_eq!(
         action,
@@ -80,6 +83,7 @@ fn every_request_edit_arrives_in_order() {
                 from: "lock".into(),
                 to: "lock---shard-0".into()
             },
+            RequestEdit::DropFields(PluginDroppedFields::parse(paths.into()).unwrap()),
         ])
     );
 }

@@ -148,6 +148,16 @@ impl RequestEdit {
     pub fn keep_objects(predicate: ObjectPredicate) -> Self {
         Self::KeepObjects(predicate.into_nodes())
     }
+
+    /// Leaves these fields out of the objects of the response. For list and watch. Several such edits add up.
+    ///
+    /// A path is `metadata.managedFields`, `spec.template` or `metadata.annotations["example.com/a"]`; at most 16 in an
+    /// edit. Not for clients that write what they have read: a PUT removes all fields that were left out but
+    /// `metadata.managedFields`, and server-side apply from a trimmed object (`Extract…` in client-go) gives up the fields
+    /// that it owned. `wit/types.wit` (`drop-fields`) has the rules.
+    pub fn drop_fields(paths: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        Self::DropFields(paths.into_iter().map(Into::into).collect())
+    }
 }
 
 impl Field {
@@ -312,6 +322,7 @@ mod tests {
             RequestEdit::set_header("h", "i"),
             RequestEdit::remove_header("j"),
             RequestEdit::keep_objects(ObjectPredicate::labels("k")),
+            RequestEdit::drop_fields(["l", "m.n"]),
         ];
         let verdict = RequestVerdict::edit(edits.clone());
         assert_eq!(
@@ -325,6 +336,8 @@ mod tests {
             }
         );
         assert_eq!(RequestVerdict::proceed().action, RequestAction::Proceed(Vec::new()));
+        let paths = vec!["l".to_owned(), "m.n".to_owned()];
+        assert_eq!(RequestEdit::drop_fields(["l", "m.n"]), RequestEdit::DropFields(paths));
     }
 
     #[test]

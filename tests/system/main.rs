@@ -23,6 +23,7 @@ mod connection_verdicts;
 mod consistent_reads;
 mod descriptors;
 mod drain;
+mod dropped_fields;
 mod external;
 mod external_api_server;
 mod external_connections;

@@ -63,6 +63,9 @@ async fn invalid_verdict_is_a_fault() -> anyhow::Result<()> {
         json!({ "proceed": [{ "andLabelSelector": "" }] }),
         json!({ "proceed": [{ "andLabelSelector": "a in" }] }),
         json!({ "proceed": [{ "setQuery": { "name": "labelSelector", "value": "" } }] }),
+        json!({ "proceed": [{ "dropFields": [] }] }),
+        json!({ "proceed": [{ "dropFields": ["metadata.name"] }] }),
+        json!({ "proceed": [{ "dropFields": ["spec..a"] }] }),
         json!({ "proceed": too_many }),
     ] {
         let env = TestEnv::start(vec![guest_entry(

@@ -129,6 +129,7 @@ fn describe_edit(edit: &RequestEdit) -> String {
         RequestEdit::RemoveHeader(name) => format!("no header {name}"),
         RequestEdit::RenameObject { from, to } => format!("{from} is {to}"),
         RequestEdit::KeepObjects(predicate) => format!("only objects of {}", describe_predicate(predicate.predicate())),
+        RequestEdit::DropFields(dropped) => format!("without {}", dropped.paths().join(" and ")),
     }
 }
 
@@ -190,6 +191,7 @@ fn case_line(case: &Case, said: &PluginAnswer, is_good: bool) -> String {
 
 #[cfg(test)]
 mod tests {
+    use ctrlmesh_proxy::plugin::dropped_fields::PluginDroppedFields;
     use ctrlmesh_proxy::plugin::verdict::{Phases, Reuse};
     use ctrlmesh_wire::LabelSelector;
     use ctrlmesh_wire::objects::HashRange;
@@ -227,6 +229,16 @@ mod tests {
             describe_edit(&edit),
             "only objects of all(namespaces(\"\", \"a\", \"b\", \"team-\"*, /x.*/), negation(any(labels(a=b,c), \
              hash-ranges(label k: ['0x4000000000000000', '0x10000000000000000']))))"
+        );
+    }
+
+    #[test]
+    fn dropped_fields_are_described_by_their_paths() {
+        let paths = ["metadata.managedFields", r#"metadata.labels["a/b"]"#].map(str::to_owned);
+        let edit = RequestEdit::DropFields(PluginDroppedFields::parse(paths.into()).unwrap());
+        assert_eq!(
+            describe_edit(&edit),
+            r#"without metadata.labels["a/b"] and metadata.managedFields"#
         );
     }
 }

@@ -427,6 +427,7 @@ fn edit_bytes(edit: &RequestEdit) -> usize {
         RequestEdit::SetHeader(name, value) => name.as_str().len() + value.len(),
         RequestEdit::RemoveHeader(name) => name.as_str().len(),
         RequestEdit::KeepObjects(predicate) => predicate.bytes(),
+        RequestEdit::DropFields(dropped) => dropped.bytes(),
     };
     texts + size_of::<RequestEdit>()
 }

@@ -35,6 +35,12 @@ pub(super) fn apply(uri: &Uri, edits: &[Attributed]) -> Result<Option<PathAndQue
                     what: "keep-objects on external traffic: it is legal on list and watch".to_owned(),
                 });
             }
+            RequestEdit::DropFields(_) => {
+                return Err(EditError::Plugin {
+                    entry: *entry,
+                    what: "drop-fields on external traffic: it is legal on list and watch".to_owned(),
+                });
+            }
         }
     }
     if !query.is_changed() {
@@ -59,6 +65,7 @@ mod tests {
 
     use super::*;
     use crate::chain::EntryId;
+    use crate::plugin::dropped_fields::PluginDroppedFields;
 
     fn edit_result(uri: &'static str, edits: Vec<RequestEdit>) -> Result<Option<PathAndQuery>, EditError> {
         let id = EntryId::next_id();
@@ -83,9 +90,11 @@ mod tests {
     #[test]
     fn edit_of_a_list_is_plugins_fault_and_rename_has_no_effect() {
         let everything = Predicate::All(Box::default());
+        let managed_fields = PluginDroppedFields::parse(vec!["metadata.managedFields".to_owned()]).unwrap();
         for edit in [
             RequestEdit::AndLabelSelector("a=b".into()),
             RequestEdit::KeepObjects(everything.into()),
+            RequestEdit::DropFields(managed_fields),
         ] {
             assert!(matches!(
                 edit_result("http://h/", vec![edit]),

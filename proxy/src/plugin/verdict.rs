@@ -6,6 +6,7 @@
 use std::rc::Rc;
 use std::time::Duration;
 
+use super::dropped_fields::PluginDroppedFields;
 use super::label_selector::PluginLabelSelector;
 use super::object_predicate::ObjectPredicate;
 use crate::plugin::tally::{CountingRule, Counts, Crossed, End, EndCause};
@@ -34,6 +35,8 @@ pub enum RequestEdit {
     },
     /// Leave the objects that do not match out of a list or watch. Already validated.
     KeepObjects(ObjectPredicate),
+    /// Leave these fields out of the objects of a list or watch. Already validated.
+    DropFields(PluginDroppedFields),
 }
 
 impl RequestEdit {

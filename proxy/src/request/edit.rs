@@ -50,7 +50,7 @@ pub(crate) fn apply(
         query: query.edit(),
         renames: Vec::new(),
         delete_options: Vec::new(),
-        keeps_objects: false,
+        filters_objects: false,
     };
     for (entry, edit) in edits {
         work.apply_edit(edit).map_err(|refused| match refused {
@@ -72,7 +72,7 @@ struct Work<'a> {
     renames: Vec<Rename>,
     delete_options: Vec<DeleteOptionEdit>,
     /// Whether the response is filtered object by object.
-    keeps_objects: bool,
+    filters_objects: bool,
 }
 
 impl Work<'_> {
@@ -103,6 +103,7 @@ impl Work<'_> {
                 Ok(())
             }
             RequestEdit::KeepObjects(_) => self.keep_objects(),
+            RequestEdit::DropFields(_) => self.drop_fields(),
         }
     }
 
@@ -179,25 +180,42 @@ impl Work<'_> {
     }
 
     fn keep_objects(&mut self) -> Result<(), Refused> {
-        match self.info.verb {
-            Verb::List | Verb::Watch => {
-                self.keeps_objects = true;
-                Ok(())
-            }
+        if self.info.verb == Verb::DeleteCollection {
             // Refused whatever the failure policy: without the plugin's edits, objects would be deleted that it does not keep.
-            Verb::DeleteCollection => Err(Refused::Client(
+            return Err(Refused::Client(
                 "a plugin keeps only some objects of this collection, and a collection cannot be deleted in part: delete objects by name"
                     .to_owned(),
-            )),
+            ));
+        }
+        self.filter_objects("keep-objects")
+    }
+
+    fn drop_fields(&mut self) -> Result<(), Refused> {
+        if self.info.verb == Verb::DeleteCollection {
+            // Refused whatever the failure policy: without the plugin's edits, its selectors would not hold either.
+            return Err(Refused::Client(
+                "a plugin drops fields of the objects of this collection, which is legal on list and watch only: delete objects by name"
+                    .to_owned(),
+            ));
+        }
+        self.filter_objects("drop-fields")
+    }
+
+    fn filter_objects(&mut self, edit: &str) -> Result<(), Refused> {
+        match self.info.verb {
+            Verb::List | Verb::Watch => {
+                self.filters_objects = true;
+                Ok(())
+            }
             other => Err(Refused::Plugin(format!(
-                "keep-objects on {other}: it is legal on list and watch"
+                "{edit} on {other}: it is legal on list and watch"
             ))),
         }
     }
 
     fn finish(mut self, uri: &Uri) -> Result<Edited, EditError> {
         // A row without an object could not be filtered.
-        if self.keeps_objects && self.query.get("includeObject").as_deref() == Some("None") {
+        if self.filters_objects && self.query.get("includeObject").as_deref() == Some("None") {
             self.query.set("includeObject", "Metadata");
         }
         let changed = self.query.is_changed();

@@ -1,8 +1,8 @@
 //! A request that plugins want, or a watch that a new chain may want.
 //!
 //! Flow: call the plugins, apply their edits (`edit`, `edit_body`), check that the client's resource version fits its view (`view_check`),
-//! send, call the plugins for the response, inflate the body and leave objects out of it (`object_filter`), shape it. A list that was
-//! narrowed in the same way before is not edited again (`narrowed_lists`).
+//! send, call the plugins for the response, inflate the body and leave objects and fields out of it (`object_filter`), shape it. A list that
+//! was narrowed in the same way before is not edited again (`narrowed_lists`).
 
 use std::rc::Rc;
 
@@ -219,7 +219,7 @@ impl FilteredRequest {
         Ok(Some(uri))
     }
 
-    /// Runs the response phase: calls the plugins, inflates the body, restores names, leaves objects out, shapes the body.
+    /// Runs the response phase: calls the plugins, inflates the body, restores names, leaves objects and fields out, shapes the body.
     async fn finish_response(
         &mut self,
         exchange: &Exchange<'_>,

@@ -1,10 +1,12 @@
-//! Leaves objects out of lists and watches (WIT `keep-objects`): asks for a response that can be filtered, and filters its body.
+//! Leaves objects out of lists and watches (WIT `keep-objects`), and fields out of objects (WIT `drop-fields`): asks for a response that can
+//! be filtered, and filters its body.
 //!
 //! Guarantees: a response that may hold objects and cannot be filtered is replaced by an error, whatever plugins do to its head. Errors of
 //! the API server pass if they are a `Status` or a short text. Leaves the flow of the body to `stream::inflate` and `stream::kept_objects`,
 //! and rows of tables, which must have their objects, to `edit`.
 
 use bytes::Bytes;
+use ctrlmesh_wire::objects::DroppedFields;
 use ctrlmesh_wire::{ParsedQuery, Query, Verb, WatchEncoding};
 use http::header::{
     ACCEPT, ACCEPT_ENCODING, ACCEPT_RANGES, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, ETAG, IF_MATCH,
@@ -51,6 +53,8 @@ const BODY_FIELDS: [HeaderName; 5] = [CONTENT_LENGTH, CONTENT_ENCODING, ETAG, LA
 #[derive(Debug)]
 pub(super) struct ObjectFilter {
     predicates: Box<[ObjectPredicate]>,
+    /// The fields that are left out of kept objects.
+    dropped: DroppedFields,
     client: WatchClient,
     /// The `Accept` field that is sent; `None` if the client has none.
     accept: Option<HeaderValue>,
@@ -74,7 +78,7 @@ enum FilteredContent {
 }
 
 impl ObjectFilter {
-    /// Returns `None` if no edit leaves objects out. `query` and `headers` are the client's, and `sent` the target that is sent.
+    /// Returns `None` if no edit leaves objects or fields out. `query` and `headers` are the client's, and `sent` the target that is sent.
     ///
     /// # Errors
     /// 406 if the client accepts no response that can be filtered.
@@ -89,17 +93,23 @@ impl ObjectFilter {
             _ => None,
         });
         let predicates: Box<[ObjectPredicate]> = predicates.collect();
-        if predicates.is_empty() {
+        let dropped = edits.iter().filter_map(|(_, edit)| match edit {
+            RequestEdit::DropFields(dropped) => Some(dropped.fields()),
+            _ => None,
+        });
+        let dropped = dropped.fold(DroppedFields::default(), DroppedFields::union);
+        if predicates.is_empty() && dropped.is_empty() {
             return Ok(None);
         }
         let sent = Query::new(sent.query().unwrap_or_default());
         Ok(Some(Self {
             predicates,
+            accept: filterable_accept(edited_accept(headers, edits), &dropped)?,
+            dropped,
             client: WatchClient {
                 takes_bookmarks: takes_bookmarks(query, &sent),
                 starts_empty: starts_empty(query, &sent),
             },
-            accept: filterable_accept(edited_accept(headers, edits))?,
         }))
     }
 
@@ -135,7 +145,12 @@ impl ObjectFilter {
         if *exchange.record.method() == Method::HEAD {
             return Box::pin(ClientBody::full(Bytes::new(), None));
         }
-        let kept = KeptObjects::new(self.predicates, metrics.objects_hidden.clone(), unfilterable);
+        let kept = KeptObjects::new(
+            self.predicates,
+            self.dropped,
+            metrics.objects_hidden.clone(),
+            unfilterable,
+        );
         if matches!(filtered.content, FilteredContent::Watch(_)) {
             Box::pin(KeptObjectsBody::watch(body, encoding, kept, self.client))
         } else {
@@ -258,26 +273,31 @@ fn edited_accept<'a>(headers: &'a HeaderMap, edits: &'a [Attributed]) -> Option<
 }
 
 /// The field with its filterable clauses alone. An empty field is none, as in the API server.
-fn filterable_accept(accept: Option<&HeaderValue>) -> Result<Option<HeaderValue>, Reply> {
+fn filterable_accept(accept: Option<&HeaderValue>, dropped: &DroppedFields) -> Result<Option<HeaderValue>, Reply> {
     let Some(accept) = accept.filter(|accept| !accept.is_empty()) else {
         return Ok(None);
     };
-    let kept = filterable_clauses(accept.to_str().unwrap_or_default());
+    let kept = filterable_clauses(accept.to_str().unwrap_or_default(), dropped);
     let kept = HeaderValue::from_str(&kept).ok().filter(|kept| !kept.is_empty());
-    kept.map(Some).ok_or_else(|| Reply::not_acceptable(&FILTERABLE_TYPES))
+    kept.map(Some).ok_or_else(|| {
+        let types = FILTERABLE_TYPES.into_iter();
+        let types: Vec<&str> = types.filter(|media_type| is_filterable(media_type, dropped)).collect();
+        Reply::not_acceptable(&types)
+    })
 }
 
 /// The clauses of an `Accept` field that the API server can answer with a body that can be filtered, in their order.
-fn filterable_clauses(accept: &str) -> String {
+fn filterable_clauses(accept: &str, dropped: &DroppedFields) -> String {
     let clauses = accept.split(',').map(str::trim);
-    let kept: Vec<&str> = clauses.filter(|clause| is_filterable(clause)).collect();
+    let kept: Vec<&str> = clauses.filter(|clause| is_filterable(clause, dropped)).collect();
     kept.join(",")
 }
 
-/// For a wildcard, API servers choose JSON.
-fn is_filterable(clause: &str) -> bool {
+/// For a wildcard, API servers choose JSON. Not every field can be left out of each encoding.
+fn is_filterable(clause: &str, dropped: &DroppedFields) -> bool {
     let media_type = clause.split(';').next().unwrap_or_default().trim();
-    matches!(media_type, "*/*" | "*" | "application/*") || WatchEncoding::from_content_type(media_type).is_some()
+    matches!(media_type, "*/*" | "*" | "application/*")
+        || WatchEncoding::from_content_type(media_type).is_some_and(|encoding| dropped.supports(encoding))
 }
 
 /// Whether a watch may have bookmarks that the API server did not send. A watch that begins with the current objects may not: these come in
@@ -312,12 +332,19 @@ mod tests {
 
     use super::*;
     use crate::chain::EntryId;
+    use crate::plugin::dropped_fields::PluginDroppedFields;
 
     const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
 
     fn keep_everything() -> Attributed {
         let everything = Predicate::All(Box::default());
         (EntryId::next_id(), RequestEdit::KeepObjects(everything.into()))
+    }
+
+    fn drop_fields(paths: &[&str]) -> Attributed {
+        let paths = paths.iter().map(|&path| path.to_owned()).collect();
+        let dropped = PluginDroppedFields::parse(paths).unwrap();
+        (EntryId::next_id(), RequestEdit::DropFields(dropped))
     }
 
     fn object_filter(query: &str) -> ObjectFilter {
@@ -337,17 +364,21 @@ mod tests {
 
     /// The `Accept` fields that are sent for those of a client.
     fn sent_accept(fields: &[&'static str]) -> Result<Vec<String>, u16> {
+        sent_accept_with(fields, &[keep_everything()])
+    }
+
+    fn sent_accept_with(fields: &[&'static str], edits: &[Attributed]) -> Result<Vec<String>, u16> {
         let mut headers = HeaderMap::new();
         for field in fields {
             headers.append(ACCEPT, HeaderValue::from_static(field));
         }
-        let sent = sent_headers(headers, &[keep_everything()])?;
+        let sent = sent_headers(headers, edits)?;
         let sent = sent.get_all(ACCEPT).iter();
         Ok(sent.map(|value| value.to_str().unwrap().to_owned()).collect())
     }
 
     #[test]
-    fn request_without_keep_objects_is_not_filtered() {
+    fn request_without_filtering_edit_is_not_filtered() {
         let edits = [(EntryId::next_id(), RequestEdit::AndLabelSelector("a=b".into()))];
         let sent = Uri::from_static("/api/v1/configmaps");
         let headers = HeaderMap::from_iter([(ACCEPT, HeaderValue::from_static("application/yaml"))]);
@@ -438,6 +469,31 @@ mod tests {
         ] {
             assert_eq!(sent_accept(&[accept]), Ok(vec![expected.to_owned()]), "{accept}");
         }
+    }
+
+    #[test]
+    fn protobuf_is_asked_for_only_if_dropped_fields_are_in_metadata() {
+        let accept = "application/vnd.kubernetes.protobuf,application/json";
+        let metadata = || drop_fields(&["metadata.managedFields"]);
+        let spec = || drop_fields(&["spec.template"]);
+        assert_eq!(sent_accept_with(&[accept], &[metadata()]), Ok(vec![accept.to_owned()]));
+        for edits in [vec![spec()], vec![metadata(), spec()], vec![keep_everything(), spec()]] {
+            let sent = sent_accept_with(&[accept], &edits);
+            assert_eq!(sent, Ok(vec!["application/json".to_owned()]), "{edits:?}");
+            assert_eq!(sent_accept_with(&[PROTOBUF], &edits), Err(406), "{edits:?}");
+        }
+    }
+
+    #[test]
+    fn dropped_fields_of_all_edits_add_up() {
+        let edits = [
+            drop_fields(&["spec.a", "spec.b"]),
+            drop_fields(&["spec.b", "metadata.labels"]),
+        ];
+        let sent = Uri::from_static("/api/v1/configmaps");
+        let filter = ObjectFilter::new(&edits, &ParsedQuery::new(""), &sent, &HeaderMap::new());
+        let expected = DroppedFields::parse(["spec.a", "spec.b", "metadata.labels"]).unwrap();
+        assert_eq!(filter.unwrap().unwrap().dropped, expected);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! A list or watch without the objects that plugins leave out (WIT `keep-objects`).
+//! A list or watch without the objects (WIT `keep-objects`) and fields (WIT `drop-fields`) that plugins leave out.
 //!
 //! Guarantees: nothing of a body passes that was not read as a whole object or as what surrounds objects; a list that cannot be read to its
 //! end is a broken transfer; a watch that cannot be read ends with an ERROR event. Memory is bounded by the largest object
@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use ctrlmesh_wire::objects::{
-    CborListFilter, CborWatchFilter, DecideEvent, DecideObjects, EventDecision, EventType, FilterError, JsonListFilter,
+    CborListFilter, CborWatchFilter, DecideEvent, DecideObjects, DroppedFields, EventDecision, EventType, FilterError, JsonListFilter,
     JsonWatchFilter, MetadataFields, ObjectMetadata, ProtobufListFilter, ProtobufWatchFilter,
 };
 use ctrlmesh_wire::{WatchEncoding, watch_error_event};
@@ -47,10 +47,12 @@ const MAX_SILENT_BYTES: usize = 1 << 20;
 /// Largest frame, in bytes. What was sent is counted by frames, so that a client that reads slowly keeps the next frames back.
 const MAX_FRAME_BYTES: usize = 64 << 10;
 
-/// Which objects a client gets.
+/// Which objects a client gets, and what of them.
 pub(crate) struct KeptObjects {
     /// An object must match all of them.
     predicates: Box<[ObjectPredicate]>,
+    /// The fields that are left out of objects that match.
+    dropped: DroppedFields,
     /// Counts objects that are left out.
     hidden: Counter,
     /// Counts bodies that cannot be read.
@@ -58,9 +60,15 @@ pub(crate) struct KeptObjects {
 }
 
 impl KeptObjects {
-    pub(crate) fn new(predicates: Box<[ObjectPredicate]>, hidden: Counter, unfilterable: Counter) -> Self {
+    pub(crate) fn new(
+        predicates: Box<[ObjectPredicate]>,
+        dropped: DroppedFields,
+        hidden: Counter,
+        unfilterable: Counter,
+    ) -> Self {
         Self {
             predicates,
+            dropped,
             hidden,
             unfilterable,
         }
@@ -115,14 +123,14 @@ enum BodyFilter {
 
 impl<B> KeptObjectsBody<B> {
     pub(crate) fn list(inner: B, encoding: WatchEncoding, kept: KeptObjects) -> Self {
-        let filter = ListFilter::new(encoding, kept.fields());
+        let filter = ListFilter::new(encoding, kept.fields(), kept.dropped.clone());
         Self::new(inner, BodyFilter::List(ObjectList { filter, kept }))
     }
 
     pub(crate) fn watch(inner: B, encoding: WatchEncoding, kept: KeptObjects, client: WatchClient) -> Self {
         let decider = EventDecider::new(kept, client);
         let events = EventStream {
-            filter: WatchFilter::new(encoding, decider.fields()),
+            filter: WatchFilter::new(encoding, decider.fields(), decider.kept.dropped.clone()),
             encoding,
             boundary: Boundary::new(Some(encoding)),
             decider,
@@ -280,11 +288,13 @@ enum ListFilter {
 }
 
 impl ListFilter {
-    fn new(encoding: WatchEncoding, fields: MetadataFields) -> Self {
+    fn new(encoding: WatchEncoding, fields: MetadataFields, dropped: DroppedFields) -> Self {
         match encoding {
-            WatchEncoding::Json => Self::Json(Box::new(JsonListFilter::new(fields))),
-            WatchEncoding::Protobuf => Self::Protobuf(Box::new(ProtobufListFilter::new(fields))),
-            WatchEncoding::Cbor => Self::Cbor(Box::new(CborListFilter::new(fields))),
+            WatchEncoding::Json => Self::Json(Box::new(JsonListFilter::new(fields).with_dropped_fields(dropped))),
+            WatchEncoding::Protobuf => Self::Protobuf(Box::new(
+                ProtobufListFilter::new(fields).with_dropped_fields(dropped),
+            )),
+            WatchEncoding::Cbor => Self::Cbor(Box::new(CborListFilter::new(fields).with_dropped_fields(dropped))),
         }
     }
 
@@ -345,11 +355,13 @@ enum WatchFilter {
 }
 
 impl WatchFilter {
-    fn new(encoding: WatchEncoding, fields: MetadataFields) -> Self {
+    fn new(encoding: WatchEncoding, fields: MetadataFields, dropped: DroppedFields) -> Self {
         match encoding {
-            WatchEncoding::Json => Self::Json(Box::new(JsonWatchFilter::new(fields))),
-            WatchEncoding::Protobuf => Self::Protobuf(Box::new(ProtobufWatchFilter::new(fields))),
-            WatchEncoding::Cbor => Self::Cbor(Box::new(CborWatchFilter::new(fields))),
+            WatchEncoding::Json => Self::Json(Box::new(JsonWatchFilter::new(fields).with_dropped_fields(dropped))),
+            WatchEncoding::Protobuf => Self::Protobuf(Box::new(
+                ProtobufWatchFilter::new(fields).with_dropped_fields(dropped),
+            )),
+            WatchEncoding::Cbor => Self::Cbor(Box::new(CborWatchFilter::new(fields).with_dropped_fields(dropped))),
         }
     }
 

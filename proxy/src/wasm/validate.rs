@@ -8,6 +8,7 @@ use ctrlmesh_wire::objects::{MAX_PATTERNS, MAX_PREDICATE_NODES};
 use http::{HeaderName, HeaderValue};
 
 use super::state::MAX_KEY_BYTES;
+use crate::plugin::dropped_fields::PluginDroppedFields;
 use crate::plugin::verdict::{BodyShape, OutcomeRule, Refusal};
 
 /// Maximum number of edits in one verdict.
@@ -172,6 +173,14 @@ pub(crate) fn checked_selector(text: String) -> Result<String, String> {
     Ok(text)
 }
 
+/// The paths of the fields that are left out of objects.
+pub(crate) fn dropped_fields(paths: Vec<String>) -> Result<PluginDroppedFields, String> {
+    if paths.is_empty() {
+        return Err("drop-fields without paths: leave the edit out where no field is dropped".into());
+    }
+    PluginDroppedFields::parse(paths).map_err(|error| format!("drop-fields: {error}"))
+}
+
 /// The name of a query parameter that a plugin may set or remove.
 pub(crate) fn query_name(name: String) -> Result<String, String> {
     if name.is_empty() {
@@ -330,6 +339,23 @@ mod tests {
         assert!(query_name(String::new()).is_err());
         assert!(query_name("limit".into()).is_ok());
         assert!(checked_selector("  ".into()).is_err());
+    }
+
+    #[test]
+    fn dropped_fields_have_paths_of_contract() {
+        let checked = |paths: &[&str]| dropped_fields(paths.iter().map(|&path| path.to_owned()).collect());
+        assert!(checked(&["metadata.managedFields", "spec.template"]).is_ok());
+        for paths in [
+            &[""][..],
+            &[],
+            &["spec", "metadata.name"],
+            &["kind"],
+            &["a."],
+            &["a"; 17],
+        ] {
+            let found = checked(paths).unwrap_err();
+            assert!(found.starts_with("drop-fields"), "{paths:?}: {found}");
+        }
     }
 
     #[test]

@@ -48,6 +48,13 @@ impl DroppedFields {
         Ok(Self { keys })
     }
 
+    /// The fields that either of both drops.
+    #[must_use]
+    pub fn union(mut self, other: &Self) -> Self {
+        self.keys.merge(&other.keys);
+        self
+    }
+
     /// Whether no field is dropped.
     #[must_use]
     pub fn is_empty(&self) -> bool {
@@ -102,6 +109,19 @@ impl DroppedKeys {
 
     fn is_empty(&self) -> bool {
         self.values.is_empty()
+    }
+
+    fn merge(&mut self, other: &Self) {
+        for (key, value) in &other.values {
+            match (self.values.get_mut(key), value) {
+                (None, _) => {
+                    self.values.insert(key.clone(), value.clone());
+                }
+                (Some(DroppedValue::Whole), _) => {}
+                (Some(DroppedValue::Parts(keys)), DroppedValue::Parts(others)) => keys.merge(others),
+                (Some(whole), DroppedValue::Whole) => *whole = DroppedValue::Whole,
+            }
+        }
     }
 
     fn insert(&mut self, path: &[&str]) {

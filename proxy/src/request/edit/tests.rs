@@ -4,6 +4,7 @@ use http::{HeaderName, HeaderValue};
 
 use super::*;
 use crate::chain::EntryId;
+use crate::plugin::dropped_fields::PluginDroppedFields;
 
 fn apply_to(target: &str, method: &str, edits: Vec<RequestEdit>) -> Result<Option<String>, String> {
     let uri: Uri = target.parse().unwrap();
@@ -259,6 +260,11 @@ fn keep_objects() -> RequestEdit {
     RequestEdit::KeepObjects(Predicate::All(Box::default()).into())
 }
 
+fn drop_fields() -> RequestEdit {
+    let paths = vec!["metadata.managedFields".to_owned()];
+    RequestEdit::DropFields(PluginDroppedFields::parse(paths).unwrap())
+}
+
 #[test]
 fn keep_objects_edits_only_tables_without_objects() {
     let edited = |query: &str| apply_to(&format!("/api/v1/pods?{query}"), "GET", vec![keep_objects()]);
@@ -290,20 +296,31 @@ fn keep_objects_edits_only_tables_without_objects() {
 }
 
 #[test]
-fn keep_objects_is_plugins_mistake_on_other_verbs() {
+fn edits_of_objects_are_plugins_mistake_on_other_verbs() {
     let (all, one) = ("/api/v1/namespaces/n/pods", "/api/v1/namespaces/n/pods/p");
-    for (method, target, expected) in [
-        ("GET", one, "keep-objects on get: it is legal on list and watch"),
-        ("POST", all, "keep-objects on create: it is legal on list and watch"),
-        ("DELETE", one, "keep-objects on delete: it is legal on list and watch"),
-    ] {
-        let refused = apply_to(target, method, vec![keep_objects()]);
-        assert_eq!(refused, Err(format!("plugin {expected}")));
+    for (method, target, verb) in [("GET", one, "get"), ("POST", all, "create"), ("DELETE", one, "delete")] {
+        for (edit, name) in [(keep_objects(), "keep-objects"), (drop_fields(), "drop-fields")] {
+            let refused = apply_to(target, method, vec![edit]);
+            let expected = format!("plugin {name} on {verb}: it is legal on list and watch");
+            assert_eq!(refused, Err(expected));
+        }
     }
 }
 
 #[test]
-fn deletecollection_of_kept_objects_is_refused_whatever_the_failure_policy() {
-    let refused = apply_to("/api/v1/namespaces/n/pods", "DELETE", vec![keep_objects()]);
-    assert_eq!(refused, Err("client 400".to_owned()));
+fn deletecollection_of_filtered_objects_is_refused_whatever_the_failure_policy() {
+    for edit in [keep_objects(), drop_fields()] {
+        let refused = apply_to("/api/v1/namespaces/n/pods", "DELETE", vec![edit]);
+        assert_eq!(refused, Err("client 400".to_owned()));
+    }
+}
+
+#[test]
+fn dropped_fields_edit_only_tables_without_objects() {
+    let edited = |query: &str| apply_to(&format!("/api/v1/pods?{query}"), "GET", vec![drop_fields()]);
+    assert_eq!(edited("limit=1"), Ok(None));
+    assert_eq!(
+        edited("includeObject=None"),
+        Ok(Some("/api/v1/pods?includeObject=Metadata".into()))
+    );
 }

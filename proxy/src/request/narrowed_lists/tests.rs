@@ -6,6 +6,7 @@ use super::*;
 use crate::chain::EntryId;
 use crate::controller_state::list_views::ListViews;
 use crate::controller_state::list_views::tests::READER;
+use crate::plugin::dropped_fields::PluginDroppedFields;
 
 const TARGET: &str = "/api/v1/configmaps?limit=500";
 const USER_AGENT: &str = "manager/v1";
@@ -221,6 +222,7 @@ fn long_list_is_not_remembered() {
 #[test]
 fn list_that_is_filtered_by_objects_is_neither_remembered_nor_found() {
     let keep_objects = || RequestEdit::KeepObjects(Predicate::All(Box::default()).into());
+    let dropped = PluginDroppedFields::parse(vec!["metadata.managedFields".to_owned()]).unwrap();
     let mut lists = NarrowedLists::default();
     let plain = Sent::new(TARGET, vec![and_labels("shard=a")]);
     plain.remember_in(&mut lists);
@@ -228,6 +230,7 @@ fn list_that_is_filtered_by_objects_is_neither_remembered_nor_found() {
         vec![and_labels("shard=a"), keep_objects()],
         vec![keep_objects(), and_labels("shard=a")],
         vec![keep_objects()],
+        vec![and_labels("shard=a"), RequestEdit::DropFields(dropped)],
     ] {
         let filtered = Sent::new(TARGET, edits);
         assert!(!filtered.is_found_in(&lists));

@@ -16,7 +16,7 @@ type FrameResult = Result<Frame<Bytes>, BoxError>;
 fn kept_objects(predicates: Vec<Predicate>) -> (KeptObjects, Counter) {
     let hidden = Counter::default();
     let predicates = predicates.into_iter().map(ObjectPredicate::from).collect();
-    let kept = KeptObjects::new(predicates, hidden.clone(), Counter::default());
+    let kept = KeptObjects::new(predicates, DroppedFields::default(), hidden.clone(), Counter::default());
     (kept, hidden)
 }
 
@@ -277,7 +277,7 @@ async fn bodies_that_cannot_be_read_are_counted() {
     let unfilterable = Counter::default();
     for is_watch in [false, true] {
         let predicates = [ObjectPredicate::from(in_namespace("a"))].into();
-        let kept = KeptObjects::new(predicates, Counter::default(), unfilterable.clone());
+        let kept = KeptObjects::new(predicates, DroppedFields::default(), Counter::default(), unfilterable.clone());
         let body = upstream(vec![data(b"hello")]);
         let body = if is_watch {
             KeptObjectsBody::watch(body, WatchEncoding::Json, kept, WatchClient::default())

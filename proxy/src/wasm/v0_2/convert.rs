@@ -225,6 +225,10 @@ fn request_edit(edit: types::RequestEdit, text: &mut TextLimit) -> Result<Reques
             to: validate::object_name(text.take(rename.to)?)?,
         },
         types::RequestEdit::KeepObjects(nodes) => RequestEdit::KeepObjects(predicate::object_predicate(nodes, text)?),
+        types::RequestEdit::DropFields(paths) => {
+            let paths = paths.into_iter().map(|path| text.take(path));
+            RequestEdit::DropFields(validate::dropped_fields(paths.collect::<Result<_, _>>()?)?)
+        }
     })
 }
 

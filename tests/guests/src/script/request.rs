@@ -106,6 +106,7 @@ enum EditText {
     RemoveHeader(String),
     RenameObject(RenameText),
     KeepObjects(Box<PredicateText>),
+    DropFields(Vec<String>),
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -223,6 +224,7 @@ impl From<EditText> for RequestEdit {
             EditText::RemoveHeader(name) => RequestEdit::RemoveHeader(name),
             EditText::RenameObject(RenameText { from, to }) => RequestEdit::RenameObject(Rename { from, to }),
             EditText::KeepObjects(predicate) => RequestEdit::keep_objects((*predicate).into()),
+            EditText::DropFields(paths) => RequestEdit::DropFields(paths),
         }
     }
 }

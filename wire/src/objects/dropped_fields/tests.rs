@@ -138,3 +138,19 @@ fn only_fields_of_metadata_can_be_dropped_in_protobuf() {
         assert!(dropped.supports(WatchEncoding::Json) && dropped.supports(WatchEncoding::Cbor));
     }
 }
+
+#[test]
+fn union_drops_what_either_drops() {
+    let parse = |paths: &[&str]| DroppedFields::parse(paths.iter().copied()).unwrap();
+    let cases: [(&[&str], &[&str], &[&str]); 5] = [
+        (&[], &["status"], &["status"]),
+        (&["status"], &["spec.template"], &["status", "spec.template"]),
+        (&["spec.template"], &["spec.replicas"], &["spec.template", "spec.replicas"]),
+        (&["spec"], &["spec.replicas"], &["spec"]),
+        (&["spec.replicas", "spec.template.spec"], &["spec.template"], &["spec.replicas", "spec.template"]),
+    ];
+    for (some, others, both) in cases {
+        assert_eq!(parse(some).union(&parse(others)), parse(both), "{some:?} and {others:?}");
+        assert_eq!(parse(others).union(&parse(some)), parse(both), "{others:?} and {some:?}");
+    }
+}
