@@ -22,7 +22,7 @@ PRECOMPILED = $(CTRLMESH_CACHE)/precompiled/$(IMAGE_ARCH)
 RELEASE_DIR ?= $(CTRLMESH_CACHE)/release/$(VERSION)
 RELEASE_ARCHS ?= amd64 arm64
 RELEASE_REGISTRY ?=
-RELEASE_PLUGINS := circuit-breaker fault-inject rate-limit shard-selector
+RELEASE_PLUGINS := circuit-breaker fault-inject rate-limit shard-selector trim-objects
 # The Helm that tests use, by the version in its go.mod.
 HELM = go -C $(CURDIR)/tests/e2e/binaries/helm tool helm
 

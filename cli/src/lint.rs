@@ -27,7 +27,7 @@ use ctrlmesh_contract::{Mistake, Mistakes};
 use ctrlmesh_manager_api::{API_VERSION, ShardingConfig};
 use ctrlmesh_manager_planner::overlap::ShardIndex;
 use ctrlmesh_manager_planner::validate::{self as rules, is_kind, unlocked_beside, unlocked_warning, validate_with};
-use ctrlmesh_manager_planner::{Findings, LabelKeys};
+use ctrlmesh_manager_planner::{BuiltIn, Findings, LabelKeys};
 use serde_json::Value;
 
 use self::object::{Object, api_group, is_list, objects_in, text_field, value_of, value_of_last};
@@ -276,6 +276,9 @@ fn unchecked_parts(object: &rules::Object) -> Mistakes {
     }
     if let rules::Object::ShardingConfig(config) = object {
         for (index, plugin) in config.spec.plugins.iter().enumerate() {
+            if BuiltIn::named_by(plugin).is_some() {
+                continue;
+            }
             let problem = format!(
                 "the image {} is not pulled, and only the plugin itself can check its settings: use `ctrlmesh plugin test FILE --cases CASES`",
                 plugin.image

@@ -15,24 +15,26 @@ const TARGET: &str = "wasm32-wasip2";
 const PROFILE: &str = "plugin";
 
 /// Inputs of the nested build, relative to the repository. Folders are watched with all their contents.
-const SOURCES: [&str; 9] = [
+const SOURCES: [&str; 10] = [
     "sdk",
     "plugins/rules",
     "plugins/circuit-breaker",
     "plugins/rate-limit",
     "plugins/shard-selector",
     "plugins/fault-inject",
+    "plugins/trim-objects",
     "tests/guests",
     "Cargo.toml",
     "Cargo.lock",
 ];
 
 /// Constant name and file name of each component.
-const PLUGINS: [(&str, &str); 4] = [
+const PLUGINS: [(&str, &str); 5] = [
     ("CIRCUIT_BREAKER", "ctrlmesh_plugin_circuit_breaker.wasm"),
     ("FAULT_INJECT", "ctrlmesh_plugin_fault_inject.wasm"),
     ("RATE_LIMIT", "ctrlmesh_plugin_rate_limit.wasm"),
     ("SHARD_SELECTOR", "ctrlmesh_plugin_shard_selector.wasm"),
+    ("TRIM_OBJECTS", "ctrlmesh_plugin_trim_objects.wasm"),
 ];
 const SAMPLES: [(&str, &str); 3] = [
     ("HELLO", "examples/hello.wasm"),
@@ -99,6 +101,8 @@ fn build_components(root: &Path, target_dir: &Path, with_guests: bool) -> Result
         "ctrlmesh-plugin-shard-selector",
         "-p",
         "ctrlmesh-plugin-fault-inject",
+        "-p",
+        "ctrlmesh-plugin-trim-objects",
         "--lib",
         "--examples",
     ]);

@@ -11,10 +11,12 @@ use serde_json::{Map, Value};
 pub struct PluginRef {
     /// Unique name of the plugin in this object. The name of a built-in plugin (fault-inject, rate-limit,
     /// circuit-breaker, shard-selector) replaces the built-in one in the pods of this shard; the replacement gets the
-    /// settings of the built-in one.
+    /// settings of the built-in one. The built-in plugin trim-objects runs only if it is named here.
     #[schemars(length(min = 1, max = 63), extend("pattern" = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"))]
     pub name: String,
     /// Reference of the component in an OCI registry: oci://host/repository:tag or oci://host/repository@sha256:...
+    /// Required, except for trim-objects: without an image it is the one that is built in.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     #[schemars(length(max = 512), extend("pattern" = "^oci://.+"))]
     pub image: String,
     /// When a tag is resolved again. IfNotPresent: when the reference in the object changes. Always: periodically, too.

@@ -184,13 +184,13 @@ const fn is_type(alias: &ComponentAlias<'_>) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use ctrlmesh_plugins_builtin::{CIRCUIT_BREAKER, FAULT_INJECT, RATE_LIMIT, SHARD_SELECTOR};
+    use ctrlmesh_plugins_builtin::{CIRCUIT_BREAKER, FAULT_INJECT, RATE_LIMIT, SHARD_SELECTOR, TRIM_OBJECTS};
 
     use super::*;
 
     #[test]
     fn plugins_built_with_sdk_are_accepted() {
-        for wasm in [SHARD_SELECTOR, RATE_LIMIT, CIRCUIT_BREAKER, FAULT_INJECT] {
+        for wasm in [SHARD_SELECTOR, RATE_LIMIT, CIRCUIT_BREAKER, FAULT_INJECT, TRIM_OBJECTS] {
             assert_eq!(check_component(wasm), Ok(Interface(0, 2, 0)));
         }
         // Plugins that use nothing newer run in sidecars of the first version.

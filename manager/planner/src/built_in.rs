@@ -1,6 +1,7 @@
 //! The built-in plugins: their names, their order in the chain, and their own checks of settings.
 
 use ctrlmesh_contract::{FailurePolicy, Mistake};
+use ctrlmesh_manager_api::PluginRef;
 use ctrlmesh_sdk::InstanceInfo;
 use serde_json::Value;
 
@@ -12,6 +13,8 @@ pub enum BuiltIn {
     RateLimit,
     /// Circuit breakers, and allow and block lists of external services.
     CircuitBreaker,
+    /// Leaves fields out of objects. It runs only where `spec.plugins` names it, among the user's plugins.
+    TrimObjects,
     /// Limits lists and watches to the shard. Last, so that no other plugin can widen them again.
     ShardSelector,
 }
@@ -20,10 +23,11 @@ pub enum BuiltIn {
 pub(crate) const FIRST_OWN_ORDER: i32 = 1000;
 
 impl BuiltIn {
-    pub const ALL: [Self; 4] = [
+    pub const ALL: [Self; 5] = [
         Self::FaultInject,
         Self::RateLimit,
         Self::CircuitBreaker,
+        Self::TrimObjects,
         Self::ShardSelector,
     ];
 
@@ -34,6 +38,7 @@ impl BuiltIn {
             Self::FaultInject => "fault-inject",
             Self::RateLimit => "rate-limit",
             Self::CircuitBreaker => "circuit-breaker",
+            Self::TrimObjects => "trim-objects",
             Self::ShardSelector => "shard-selector",
         }
     }
@@ -43,12 +48,25 @@ impl BuiltIn {
         Self::ALL.into_iter().find(|built_in| built_in.name() == name)
     }
 
-    /// `order` of its entries.
+    /// The built-in plugin that a plugin of this name in `spec.plugins` replaces.
+    pub(crate) fn replaced_by(name: &str) -> Option<Self> {
+        Self::from_name(name).filter(|built_in| *built_in != Self::TrimObjects)
+    }
+
+    /// The built-in plugin that an element of `spec.plugins` without an image stands for.
+    #[must_use]
+    pub fn named_by(plugin: &PluginRef) -> Option<Self> {
+        let is_named = plugin.image.is_empty() && plugin.name == Self::TrimObjects.name();
+        is_named.then_some(Self::TrimObjects)
+    }
+
+    /// `order` of its entries; of trim-objects, the lowest.
     pub(crate) const fn order(self) -> i32 {
         match self {
             Self::FaultInject => 100,
             Self::RateLimit => 200,
             Self::CircuitBreaker => 300,
+            Self::TrimObjects => FIRST_OWN_ORDER,
             Self::ShardSelector => 2000,
         }
     }
@@ -58,7 +76,7 @@ impl BuiltIn {
     pub(crate) const fn on_failure(self) -> FailurePolicy {
         match self {
             Self::ShardSelector => FailurePolicy::Closed,
-            Self::FaultInject | Self::RateLimit | Self::CircuitBreaker => FailurePolicy::Open,
+            Self::FaultInject | Self::RateLimit | Self::CircuitBreaker | Self::TrimObjects => FailurePolicy::Open,
         }
     }
 
@@ -68,6 +86,7 @@ impl BuiltIn {
             Self::FaultInject => &["httpFault", "faults", "seed", "class", "disabled"],
             Self::RateLimit => &["rateLimitings", "rules"],
             Self::CircuitBreaker => &["rateLimitings", "rules", "trafficInterceptRules"],
+            Self::TrimObjects => &[],
             Self::ShardSelector => &["limits", "leaderElectionName", "shard", "consistentReads"],
         }
     }
@@ -88,6 +107,7 @@ impl BuiltIn {
             Self::FaultInject => ctrlmesh_native_fault_inject::check,
             Self::RateLimit => ctrlmesh_native_rate_limit::check,
             Self::CircuitBreaker => ctrlmesh_native_circuit_breaker::check,
+            Self::TrimObjects => ctrlmesh_native_trim_objects::check,
             Self::ShardSelector => ctrlmesh_native_shard_selector::check,
         };
         ask(&settings.to_string(), &about).map_err(|text| split_mistake(&text))
@@ -116,8 +136,11 @@ mod tests {
     fn built_in_plugins_are_ordered_as_listed() {
         let orders: Vec<i32> = BuiltIn::ALL.into_iter().map(BuiltIn::order).collect();
         assert!(orders.is_sorted());
-        let [.., before, last] = orders[..] else { panic!("four") };
+        let [.., before, trim_objects, last] = orders[..] else {
+            panic!("five")
+        };
         assert!(before < FIRST_OWN_ORDER && FIRST_OWN_ORDER + 999 < last);
+        assert_eq!(trim_objects, FIRST_OWN_ORDER);
         for built_in in BuiltIn::ALL {
             assert_eq!(BuiltIn::from_name(built_in.name()), Some(built_in));
         }
@@ -149,6 +172,11 @@ mod tests {
             json!({"limits": [{"selector": {"matchLabels": {"a b": "c"}}}]}),
         );
         assert_eq!(path, "limits[0].selector.matchLabels");
+        let (path, _) = mistake_of(
+            BuiltIn::TrimObjects,
+            json!({"rules": [{"resources": [{}], "fields": ["kind"]}]}),
+        );
+        assert_eq!(path, "rules[0].fields[0]");
         let (path, problem) = mistake_of(BuiltIn::ShardSelector, json!([]));
         assert_eq!(
             (path.as_str(), problem.starts_with("settings are named fields")),

@@ -462,7 +462,7 @@ fn has_api_rules(entry: &Entry) -> bool {
             };
             !fault.get("match").is_some_and(is_external)
         }),
-        Some(BuiltIn::ShardSelector) | None => true,
+        Some(BuiltIn::TrimObjects | BuiltIn::ShardSelector) | None => true,
     }
 }
 

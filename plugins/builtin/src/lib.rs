@@ -18,7 +18,7 @@ pub struct Builtin {
 /// All plugins that ship with ctrlmesh, by name.
 #[must_use]
 pub fn builtin() -> &'static [Builtin] {
-    static BUILTIN: [Builtin; 4] = [
+    static BUILTIN: [Builtin; 5] = [
         Builtin {
             name: "circuit-breaker",
             bytes: CIRCUIT_BREAKER,
@@ -34,6 +34,10 @@ pub fn builtin() -> &'static [Builtin] {
         Builtin {
             name: "shard-selector",
             bytes: SHARD_SELECTOR,
+        },
+        Builtin {
+            name: "trim-objects",
+            bytes: TRIM_OBJECTS,
         },
     ];
     &BUILTIN
@@ -93,6 +97,7 @@ mod tests {
             FAULT_INJECT,
             RATE_LIMIT,
             SHARD_SELECTOR,
+            TRIM_OBJECTS,
             samples::HELLO,
         ] {
             let contains = |text: &[u8]| bytes.windows(text.len()).any(|window| window == text);

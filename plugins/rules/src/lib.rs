@@ -1,4 +1,4 @@
-//! The matches of a rule of rate-limit, circuit-breaker and fault-inject: requests to the Kubernetes API by resource or by path, and calls
+//! The matches of a rule of rate-limit, circuit-breaker, fault-inject and trim-objects: requests to the Kubernetes API by resource or by path, and calls
 //! to external services by URL, host, path, method and headers. The fields are those of the CRDs `CircuitBreaker` and `FaultInjection`
 //! (`ctrlmesh.kusionstack.io/v1alpha1`), in both shapes of the latter.
 //!
@@ -43,7 +43,7 @@ pub use duration::GoDuration;
 pub use endpoint::HostPattern;
 pub use limit::{BucketRule, Key, TriggerPolicy};
 pub use non_resource::NonResourceRule;
-pub use pattern::Lists;
+pub use pattern::{Lists, TextPatterns};
 pub use resource::{ResourceRule, is_long_running, verb_name};
 pub use rest::{HeaderRule, OneOrMany, RestRule, TextRule};
 pub use rules::{Rules, checked_name};

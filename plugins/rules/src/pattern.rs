@@ -46,6 +46,10 @@ pub(crate) enum Patterns {
     OneOf(Vec<TextPattern>),
 }
 
+/// Texts of which one must match, each with `*` at either end, at both or at none; `*` alone matches everything.
+#[derive(Clone, Debug)]
+pub struct TextPatterns(Patterns);
+
 #[derive(Clone, Debug)]
 pub(crate) struct TextPattern {
     written: String,
@@ -126,5 +130,21 @@ impl Patterns {
             Self::Any => Vec::new(),
             Self::OneOf(patterns) => patterns.iter().map(|pattern| pattern.written.clone()).collect(),
         }
+    }
+}
+
+impl TextPatterns {
+    /// Parses the texts.
+    ///
+    /// # Errors
+    ///
+    /// If a text has a `*` inside; names its index.
+    pub fn parse(written: &[String]) -> Result<Self, Invalid> {
+        Patterns::parse(written).map(Self)
+    }
+
+    /// Whether a text matches, which is asked for only if that depends on it. Without patterns nothing matches.
+    pub fn matches<T: AsRef<str>>(&self, text: impl FnOnce() -> T) -> bool {
+        self.0.matches(text)
     }
 }

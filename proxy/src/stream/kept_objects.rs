@@ -20,8 +20,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use ctrlmesh_wire::objects::{
-    CborListFilter, CborWatchFilter, DecideEvent, DecideObjects, DroppedFields, EventDecision, EventType, FilterError, JsonListFilter,
-    JsonWatchFilter, MetadataFields, ObjectMetadata, ProtobufListFilter, ProtobufWatchFilter,
+    CborListFilter, CborWatchFilter, DecideEvent, DecideObjects, DroppedFields, EventDecision, EventType, FilterError,
+    JsonListFilter, JsonWatchFilter, MetadataFields, ObjectMetadata, ProtobufListFilter, ProtobufWatchFilter,
 };
 use ctrlmesh_wire::{WatchEncoding, watch_error_event};
 use http_body::{Body, Frame};
@@ -291,9 +291,9 @@ impl ListFilter {
     fn new(encoding: WatchEncoding, fields: MetadataFields, dropped: DroppedFields) -> Self {
         match encoding {
             WatchEncoding::Json => Self::Json(Box::new(JsonListFilter::new(fields).with_dropped_fields(dropped))),
-            WatchEncoding::Protobuf => Self::Protobuf(Box::new(
-                ProtobufListFilter::new(fields).with_dropped_fields(dropped),
-            )),
+            WatchEncoding::Protobuf => {
+                Self::Protobuf(Box::new(ProtobufListFilter::new(fields).with_dropped_fields(dropped)))
+            }
             WatchEncoding::Cbor => Self::Cbor(Box::new(CborListFilter::new(fields).with_dropped_fields(dropped))),
         }
     }
@@ -358,9 +358,9 @@ impl WatchFilter {
     fn new(encoding: WatchEncoding, fields: MetadataFields, dropped: DroppedFields) -> Self {
         match encoding {
             WatchEncoding::Json => Self::Json(Box::new(JsonWatchFilter::new(fields).with_dropped_fields(dropped))),
-            WatchEncoding::Protobuf => Self::Protobuf(Box::new(
-                ProtobufWatchFilter::new(fields).with_dropped_fields(dropped),
-            )),
+            WatchEncoding::Protobuf => {
+                Self::Protobuf(Box::new(ProtobufWatchFilter::new(fields).with_dropped_fields(dropped)))
+            }
             WatchEncoding::Cbor => Self::Cbor(Box::new(CborWatchFilter::new(fields).with_dropped_fields(dropped))),
         }
     }

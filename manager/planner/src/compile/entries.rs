@@ -67,10 +67,15 @@ impl<'a> Context<'a> {
             .spec
             .plugins
             .iter()
-            .filter(|plugin| BuiltIn::from_name(&plugin.name).is_none())
+            .filter(|plugin| BuiltIn::replaced_by(&plugin.name).is_none())
         {
-            let digest = self.resolved.own_digest(config, plugin);
-            let digest = digest.map_err(|problem| unresolved_plugin(plugin, &problem))?;
+            let digest = match BuiltIn::named_by(plugin) {
+                Some(built_in) => self.resolved.built_in(built_in)?,
+                None => {
+                    let digest = self.resolved.own_digest(config, plugin);
+                    digest.map_err(|problem| unresolved_plugin(plugin, &problem))?
+                }
+            };
             let settings = Value::Object(plugin.settings.clone());
             let mut entry = own_entry(plugin, digest, settings, &pods, &origin);
             entry.name = format!("{}/{}", plugin.name, origin.name);

@@ -20,6 +20,9 @@ impl Resolved {
     /// Adds a mistake for each plugin of an object that is not resolved.
     pub(super) fn check(&self, config: &ShardingConfig, mistakes: &mut Mistakes) {
         for (index, plugin) in config.spec.plugins.iter().enumerate() {
+            if BuiltIn::named_by(plugin).is_some() {
+                continue;
+            }
             if let Err(problem) = self.own_digest(config, plugin) {
                 mistakes.add(format!("spec.plugins[{index}].image"), problem);
             }

@@ -89,6 +89,19 @@ fn ignore_label_skips_rules_but_not_schema() {
 }
 
 #[test]
+fn built_in_plugin_without_image_warns_of_clients_that_must_not_have_it() {
+    let settings = json!({"rules": [{"resources": [{"resources": ["pods"]}]}]});
+    let plugins = json!([{"name": "trim-objects", "order": 7, "settings": settings}]);
+    let findings = validate(&with_changes(&shard(), &json!({"/spec/plugins": plugins})));
+    assert_eq!(findings.mistakes.list(), []);
+    let [warning] = findings.warnings.list() else {
+        panic!("{:?}", findings.warnings.list())
+    };
+    assert_eq!(warning.path, "spec.plugins[0].settings.rules[0]");
+    assert!(warning.problem.contains("Extract"), "{}", warning.problem);
+}
+
+#[test]
 fn shard_rules_refuse_invalid_fields() {
     assert_each_mistake(&shard(), "shards");
 }

@@ -277,7 +277,12 @@ async fn bodies_that_cannot_be_read_are_counted() {
     let unfilterable = Counter::default();
     for is_watch in [false, true] {
         let predicates = [ObjectPredicate::from(in_namespace("a"))].into();
-        let kept = KeptObjects::new(predicates, DroppedFields::default(), Counter::default(), unfilterable.clone());
+        let kept = KeptObjects::new(
+            predicates,
+            DroppedFields::default(),
+            Counter::default(),
+            unfilterable.clone(),
+        );
         let body = upstream(vec![data(b"hello")]);
         let body = if is_watch {
             KeptObjectsBody::watch(body, WatchEncoding::Json, kept, WatchClient::default())

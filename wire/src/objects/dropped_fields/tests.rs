@@ -145,12 +145,28 @@ fn union_drops_what_either_drops() {
     let cases: [(&[&str], &[&str], &[&str]); 5] = [
         (&[], &["status"], &["status"]),
         (&["status"], &["spec.template"], &["status", "spec.template"]),
-        (&["spec.template"], &["spec.replicas"], &["spec.template", "spec.replicas"]),
+        (
+            &["spec.template"],
+            &["spec.replicas"],
+            &["spec.template", "spec.replicas"],
+        ),
         (&["spec"], &["spec.replicas"], &["spec"]),
-        (&["spec.replicas", "spec.template.spec"], &["spec.template"], &["spec.replicas", "spec.template"]),
+        (
+            &["spec.replicas", "spec.template.spec"],
+            &["spec.template"],
+            &["spec.replicas", "spec.template"],
+        ),
     ];
     for (some, others, both) in cases {
-        assert_eq!(parse(some).union(&parse(others)), parse(both), "{some:?} and {others:?}");
-        assert_eq!(parse(others).union(&parse(some)), parse(both), "{others:?} and {some:?}");
+        assert_eq!(
+            parse(some).union(&parse(others)),
+            parse(both),
+            "{some:?} and {others:?}"
+        );
+        assert_eq!(
+            parse(others).union(&parse(some)),
+            parse(both),
+            "{others:?} and {some:?}"
+        );
     }
 }

@@ -107,6 +107,28 @@ fn disabled_deleted_and_root_objects_have_no_entries() {
 }
 
 #[test]
+fn trim_objects_without_image_is_the_built_in_one_among_own_plugins() {
+    let settings = json!({"rules": [{"resources": [{"resources": ["pods"]}], "userAgents": ["a"]}]});
+    let built_in = json!({"name": "trim-objects", "order": 3, "onFailure": "Open", "settings": settings});
+    let shards = [shard("s", &[built_in]), shard("t", &[plugin("trim-objects", 4)])];
+    let mut fixture = Fixture::new(&shards);
+    fixture
+        .resolved
+        .own
+        .remove(&("s".to_owned(), "trim-objects".to_owned()));
+    let compiled = fixture.compile();
+    assert_eq!(compiled.refused, []);
+    let entry = find_entry(&compiled, "trim-objects/s");
+    assert_eq!(
+        (entry.plugin, entry.order, entry.on_failure),
+        (Digest::of(b"trim-objects"), 1003, FailurePolicy::Open)
+    );
+    assert_eq!(entry.settings.value(), &settings);
+    let own = find_entry(&compiled, "trim-objects/t");
+    assert_eq!((own.plugin, own.order), (Digest::of(b"own"), 1004));
+}
+
+#[test]
 fn plugin_replaces_built_in_one_with_its_settings() {
     let mut selector = plugin("shard-selector", 0);
     selector["onFailure"] = "Open".into();

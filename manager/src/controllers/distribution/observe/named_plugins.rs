@@ -6,14 +6,15 @@ use ctrlmesh_contract::Digest;
 use ctrlmesh_manager_api::plugin::PluginStatus;
 use ctrlmesh_manager_api::status::Reason;
 use ctrlmesh_manager_api::{PluginRef, ShardingConfig};
+use ctrlmesh_manager_planner::built_in::BuiltIn;
 use ctrlmesh_manager_rollout::config_maps::PackedPlugin;
 use ctrlmesh_manager_rollout::observation::{NamedPlugin, NamedPlugins};
 use kube::ResourceExt as _;
 
 use ctrlmesh_manager_oci::{FailureReason, Resolution, ResolveRequest};
 
-/// Resolves each plugin. `running` are the plugins of the last distributed chain: a pinned plugin among them stays while there is
-/// no response, so that a new manager needs no registry for it.
+/// Resolves each plugin that is not built in. `running` are the plugins of the last distributed chain: a pinned plugin among them
+/// stays while there is no response, so that a new manager needs no registry for it.
 pub(super) fn resolve_plugins(
     namespace: &str,
     objects: &[ShardingConfig],
@@ -23,7 +24,12 @@ pub(super) fn resolve_plugins(
     let with_plugins = objects.iter().filter(|object| !object.spec.plugins.is_empty());
     let named = with_plugins.map(|object| {
         let before = object.status.as_ref().map(|status| status.plugins.as_slice());
-        let plugins = object.spec.plugins.iter().map(|plugin| {
+        let pulled = object
+            .spec
+            .plugins
+            .iter()
+            .filter(|plugin| BuiltIn::named_by(plugin).is_none());
+        let plugins = pulled.map(|plugin| {
             let pinned = before.unwrap_or_default().iter().find(|old| old.name == plugin.name);
             named_plugin(
                 plugin,
@@ -180,6 +186,15 @@ mod tests {
             .unwrap()
             .remove(0);
         assert_eq!((status.manifest.as_str(), status.image.as_str()), ("", IMAGE));
+    }
+
+    #[test]
+    fn built_in_plugin_is_not_resolved() {
+        let object = samples::shard("a", &[json!({ "name": "trim-objects" })]);
+        let object = serde_json::from_value(object).unwrap();
+        let found = resolve_plugins("demo", &[object], &BTreeSet::new(), |_| Resolution::Pending);
+        assert!(found.status("a").unwrap().is_empty());
+        assert_eq!(found.problem("a"), None);
     }
 
     #[test]

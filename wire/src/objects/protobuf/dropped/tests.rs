@@ -165,21 +165,22 @@ fn objects_without_the_fields_pass_byte_for_byte() {
 
 #[test]
 fn single_pairs_leave_or_all_of_them() {
-    let pairs = [("a/b", "1"), ("c", ""), ("a/b", "2"), ("", ""), ("l", "a/b")];
-    let cases: [(u32, &str, &[(&str, &str)]); 6] = [
+    type Pair = (&'static str, &'static str);
+    const PAIRS: [Pair; 5] = [("a/b", "1"), ("c", ""), ("a/b", "2"), ("", ""), ("l", "a/b")];
+    let cases: [(u32, &str, &[Pair]); 6] = [
         (
             12,
             "metadata.annotations[\"a/b\"]",
             &[("c", ""), ("", ""), ("l", "a/b")],
         ),
         (12, "metadata.annotations", &[]),
-        (12, "metadata.labels", &pairs),
-        (11, "metadata.labels.l", &pairs[..4]),
+        (12, "metadata.labels", &PAIRS),
+        (11, "metadata.labels.l", &PAIRS[..4]),
         (11, "metadata.labels", &[]),
-        (11, "metadata.annotations[\"a/b\"]", &pairs),
+        (11, "metadata.annotations[\"a/b\"]", &PAIRS),
     ];
     for (number, path, kept) in cases {
-        let (object, expected) = (object_with_pairs(number, &pairs), object_with_pairs(number, kept));
+        let (object, expected) = (object_with_pairs(number, &PAIRS), object_with_pairs(number, kept));
         assert_list(&[object], &[path], &[expected]);
     }
 }
