@@ -80,6 +80,15 @@ fn several_cells_and_counters_take_one_call() {
 }
 
 #[test]
+fn increment_adds_to_a_counter_except_in_a_recheck() {
+    let settings = r#"{"ops": [{"increment": {"key": "c", "by": 2}}, {"add": {"key": "c", "delta": 1}}]}"#;
+    let mut plugin = new_harness("stateful", settings);
+    assert_eq!(operation_results(&mut plugin, false), "incremented; 3");
+    assert_eq!(operation_results(&mut plugin, true), "incremented; 4");
+    assert_eq!(operation_results(&mut plugin, false), "incremented; 6");
+}
+
+#[test]
 fn recheck_answers_and_changes_nothing() {
     let mut plugin = new_harness("stateful", OPS);
     for _ in 0..3 {

@@ -71,6 +71,8 @@ impl Host for Nowhere {
         Err(StateError::TooManyKeys)
     }
 
+    fn increment(&self, _: &str, _: u64) {}
+
     fn window_add(&self, _: &str, _: u32, _: u32, _: u64) -> Result<u64, StateError> {
         Err(StateError::TooManyKeys)
     }

@@ -43,7 +43,7 @@ pub trait Host {
     fn remove_report(&self, key: &str);
 
     /// Shows counters of the state under this key in the sidecar's `/status`: the names of fields, each with the key of its
-    /// counter (see [`Host::add`]), read when somebody looks. At most 16 fields. Only in
+    /// counter (see [`Host::add`] and [`Host::increment`]), read when somebody looks. At most 16 fields. Only in
     /// [`Plugin::configure`](crate::Plugin::configure).
     fn show_counters(&self, key: &str, fields: &[(String, String)]);
 
@@ -57,6 +57,10 @@ pub trait Host {
     ///
     /// See [`Host::take`].
     fn add(&self, key: &str, delta: i64, max: Option<i64>) -> Result<Option<i64>, StateError>;
+
+    /// Adds to the same kind of counter, which stops at [`i64::MAX`], and returns nothing. So a host may do it again with a
+    /// verdict that is marked as reusable, unlike [`Host::add`]. What that would refuse with an error is dropped and counted.
+    fn increment(&self, key: &str, by: u64);
 
     /// Adds to the current slot of a sliding window of `slots` parts over `length_ms`; returns the sum over the window.
     ///
@@ -169,6 +173,10 @@ impl Host for Imports {
 
     fn add(&self, key: &str, delta: i64, max: Option<i64>) -> Result<Option<i64>, StateError> {
         state::add(key, delta, max)
+    }
+
+    fn increment(&self, key: &str, by: u64) {
+        state::increment(key, by);
     }
 
     fn window_add(&self, key: &str, length_ms: u32, slots: u32, amount: u64) -> Result<u64, StateError> {

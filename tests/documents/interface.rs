@@ -24,7 +24,7 @@ const VERSIONS: [(&str, &str); 3] = [
     // Not released: may still grow.
     (
         "0.2.0",
-        "sha256:2d536db62701ce28e9286d3123be5cf9f95c4d61278bca37610b04fc3accff21",
+        "sha256:4ff8588d4d031577661058810be4a2a4c428e9bf1d851d6b65fc0641063d7d0e",
     ),
 ];
 

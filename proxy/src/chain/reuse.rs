@@ -2,9 +2,10 @@
 //! that it depended on is unchanged.
 //!
 //! Each instance has its own memory ([`RememberedCalls`]). A verdict is remembered if the plugin marks it as reusable and the call did
-//! nothing that must not be repeated (`wasm/reads.rs`). A repetition takes the same tokens and places, adds to the same counters, and
-//! leaves the same note. One in N repetitions is audited: the plugin is asked after all, the request gets that verdict alone, and a call
-//! that decides or does something else than the remembered one is a fault of the plugin. See docs/adr/0050-reusable-verdicts.md.
+//! nothing that must not be repeated (`wasm/reads.rs`). A repetition takes the same tokens and places, adds to the same metrics and to the
+//! same counters of the state, and leaves the same note. One in N repetitions is audited: the plugin is asked after all, the request gets
+//! that verdict alone, and a call that decides or does something else than the remembered one is a fault of the plugin. See
+//! docs/adr/0050-reusable-verdicts.md.
 
 mod table;
 
@@ -149,7 +150,7 @@ impl RememberedCalls {
     }
 
     /// Looks for a verdict to repeat, and repeats what belongs to it. Cells are compared on the way to the verdict, and stay locked until
-    /// its tokens and places are taken.
+    /// its tokens and places are taken and its counters of the state incremented.
     pub(super) fn look_up(&mut self, request: &RequestView, state: &Arc<EntryState>, draw: &AuditDraw) -> LookUp {
         let mut repetition = state.repetition();
         // The state may be locked while parameters are read, so a long query is parsed once for all of them.
@@ -175,7 +176,13 @@ impl RememberedCalls {
             self.repeats = self.repeats.saturating_add(1);
             return LookUp::Audit(Rc::clone(known));
         }
-        let Some(held) = repetition.take(&known.effects.asks, &known.effects.places) else {
+        let Effects {
+            asks,
+            places,
+            increments,
+            ..
+        } = &known.effects;
+        let Some(held) = repetition.take(asks, places, increments) else {
             return LookUp::Unknown;
         };
         if !held.is_empty() {
@@ -295,7 +302,7 @@ impl RememberedCall {
         Ok(())
     }
 
-    /// Repeats the call's effects other than taking tokens and places.
+    /// Repeats the call's effects other than those on keys of the state.
     fn repeat_other_effects(&self, request: &RequestView, state: &Arc<EntryState>) {
         let Effects {
             counts, note, rules, ..
@@ -344,12 +351,14 @@ impl RememberedCall {
             asks,
             places,
             counts,
+            increments,
             rules,
             ..
         } = &self.effects;
         let texts: usize = (asks.iter().map(|ask| ask.claim.key.len()))
             .chain(places.iter().map(|place| place.key.len()))
             .chain(counts.iter().map(|(name, label, _)| name.len() + label.len()))
+            .chain(increments.iter().map(|each| each.key.len()))
             .chain(rules.iter().map(|rule| rule.name.len()))
             .map(|bytes| bytes + size_of::<Ask>())
             .sum();

@@ -8,7 +8,7 @@
 use std::borrow::Cow;
 use std::cmp::Ordering;
 
-use super::state::{Ask, Place};
+use super::state::{Ask, Increment, Place};
 use crate::plugin::request_view::{NamedRule, Part, RequestView, header_text};
 
 /// Maximum number of different reads of a call that is remembered: two cells for each of the 24 rules of a circuit breaker, and the facts
@@ -16,8 +16,11 @@ use crate::plugin::request_view::{NamedRule, Part, RequestView, header_text};
 const MAX_READS: usize = 64;
 /// Maximum length of a text that is remembered, in bytes.
 const MAX_TEXT_BYTES: usize = 512;
-/// Maximum number of counters that a remembered call adds to: one for each rule of a circuit breaker.
+/// Maximum number of metrics that a remembered call adds to: one for each rule of a circuit breaker.
 const MAX_COUNTS: usize = 24;
+/// Maximum number of counters of the state that a remembered call increments: as many as metrics, for a plugin that shows the same counts
+/// in both.
+const MAX_INCREMENTS: usize = 24;
 
 /// A question to the host. `S` holds names: borrowed in a call, owned in a table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -70,7 +73,7 @@ pub(crate) enum ReuseObstacle {
     Clock,
     /// The call drew a random number.
     Random,
-    /// The call wrote: state, a gauge, a report, a log line.
+    /// The call wrote what is not repeated: state otherwise than by tokens, places and increments; a gauge, a report, a log line.
     Write,
     /// A cell was written during the call, or could not be read.
     Changed,
@@ -92,6 +95,7 @@ pub(crate) struct Effects {
     pub(crate) has_second_grant: bool,
     /// Name, label and amount.
     pub(crate) counts: Vec<(String, String, u64)>,
+    pub(crate) increments: Vec<Increment>,
     pub(crate) note: Option<u64>,
     pub(crate) rules: Vec<NamedRule>,
 }
@@ -107,7 +111,7 @@ pub(crate) struct Trace {
     /// Whether the call met what another call may not meet: a cell that was written meanwhile, or tokens or places that it did not get at
     /// once.
     met_change: bool,
-    /// Whether the call wrote or drew a random number. Remembered calls do neither.
+    /// Whether the call wrote what is not repeated, or drew a random number. Remembered calls do neither.
     wrote_or_drew: bool,
 }
 
@@ -304,6 +308,16 @@ impl Trace {
         }
     }
 
+    /// Records a call of `increment`, whether or not the counter could be added to: the call did not learn of it.
+    pub(crate) fn record_increment(&mut self, key: &str, by: u64) {
+        if self.effects.increments.len() == MAX_INCREMENTS || key.len() > MAX_TEXT_BYTES {
+            self.end(ReuseObstacle::TooMuch);
+        } else {
+            let key = key.to_owned();
+            self.effects.increments.push(Increment { key, by });
+        }
+    }
+
     pub(crate) fn record_note(&mut self, note: u64) {
         self.effects.note = Some(note);
     }
@@ -338,7 +352,7 @@ impl Trace {
         !self.met_change
     }
 
-    /// Whether the call wrote anything (state, a gauge, a report, a line of the log, output) or drew a random number.
+    /// Whether the call wrote what is not repeated ([`ReuseObstacle::Write`]) or drew a random number.
     pub(crate) const fn wrote_or_drew(&self) -> bool {
         self.wrote_or_drew
     }
@@ -438,6 +452,22 @@ mod tests {
         let mut trace = Trace::default();
         trace.record_read(Step::Name, &seen(&"x".repeat(MAX_TEXT_BYTES + 1)));
         assert_eq!(trace.reason_to_forget(false), Some(ReuseObstacle::TooMuch));
+    }
+
+    #[test]
+    fn too_many_or_too_long_increments_are_not_remembered() {
+        let mut trace = Trace::default();
+        for _ in 0..MAX_INCREMENTS {
+            trace.record_increment(&"k".repeat(MAX_TEXT_BYTES), 1);
+        }
+        assert_eq!(trace.reason_to_forget(false), None);
+        assert_eq!(trace.effects.increments.len(), MAX_INCREMENTS);
+        trace.record_increment("k", 1);
+        assert_eq!(trace.reason_to_forget(false), Some(ReuseObstacle::TooMuch));
+        let mut trace = Trace::default();
+        trace.record_increment(&"k".repeat(MAX_TEXT_BYTES + 1), 1);
+        assert_eq!(trace.reason_to_forget(false), Some(ReuseObstacle::TooMuch));
+        assert!(!trace.wrote_or_drew());
     }
 
     #[test]

@@ -89,6 +89,14 @@ pub(crate) struct Place {
     pub(crate) max: u32,
 }
 
+/// A call of `increment` (WIT `state.increment`).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Increment {
+    /// Key of the counter.
+    pub(crate) key: String,
+    pub(crate) by: u64,
+}
+
 /// Result of `admit` (WIT `state.admission`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Admission {

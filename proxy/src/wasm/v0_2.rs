@@ -81,8 +81,8 @@ impl metrics::Host for HostState {
     }
 }
 
-/// During a recheck every call answers as if it took effect (`take` grants), and nothing changes. A call that changes state or fails is not
-/// remembered.
+/// During a recheck every call answers as if it took effect (`take` grants), and nothing changes. A call that fails, or changes state
+/// otherwise than by `admit` and `increment`, is not remembered.
 impl state::Host for HostState {
     fn take(&mut self, claims: Vec<state::Claim>) -> Result<state::Grant, state::Error> {
         self.end_trace(ReuseObstacle::Write);
@@ -140,6 +140,16 @@ impl state::Host for HostState {
             self.entry.add(&key, delta, max)
         }
         .map_err(error_to_wit)
+    }
+
+    fn increment(&mut self, key: String, by: u64) {
+        if self.recheck {
+            return;
+        }
+        if let Some(trace) = &mut self.trace {
+            trace.record_increment(&key, by);
+        }
+        self.entry.increment(&key, by);
     }
 
     fn window_add(&mut self, key: String, length_ms: u32, slots: u32, amount: u64) -> Result<u64, state::Error> {

@@ -139,8 +139,8 @@ impl FakeHost {
         }
     }
 
-    /// Updates of metrics and reports that a host drops: a bad name, too long a label, too many series, a counter used as a
-    /// gauge, a report that is no JSON.
+    /// Updates of metrics, reports and counters that a host drops: a bad name, too long a label, too many series, a counter
+    /// used as a gauge, a report that is no JSON, an increment that has no room.
     #[must_use]
     pub fn dropped_updates(&self) -> u64 {
         self.dropped.get()
@@ -331,6 +331,15 @@ impl Host for FakeHost {
         self.state.borrow_mut().add(key, delta, max, self.elapsed_ms.get())
     }
 
+    fn increment(&self, key: &str, by: u64) {
+        let now_ms = self.elapsed_ms.get();
+        let by = i64::try_from(by).unwrap_or(i64::MAX);
+        let added = self.state.borrow_mut().add(key, by, None, now_ms);
+        if added.is_err() {
+            self.drop_updates(1);
+        }
+    }
+
     fn window_add(&self, key: &str, length_ms: u32, slots: u32, amount: u64) -> Result<u64, StateError> {
         self.state
             .borrow_mut()
@@ -423,7 +432,12 @@ mod tests {
         host.while_configuring(|| host.show_counters("rule", &fields));
         host.compare_and_swap("cell", 0, b"text").unwrap();
         host.add("h", 3, None).unwrap();
-        assert_eq!(host.report("rule"), Some(serde_json::json!({"hits": 3, "none": 0})));
+        host.increment("h", 2);
+        assert_eq!(host.report("rule"), Some(serde_json::json!({"hits": 5, "none": 0})));
+        host.increment("cell", 1);
+        assert_eq!(host.dropped_updates(), 2);
+        host.increment("h", u64::MAX);
+        assert_eq!(host.add("h", 0, None), Ok(Some(i64::MAX)));
         host.remove_report("rule");
         assert_eq!(host.report("rule"), None);
     }

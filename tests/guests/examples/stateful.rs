@@ -6,6 +6,7 @@
 //! - take: [{key: b, limit: 1, intervalMs: 1000, burst: 1, tokens: 1}]
 //! - admit: {asks: [{key: b, limit: 1, intervalMs: 1000, burst: 1, tokens: 1}], maxWaitMs: 500, places: [{key: p, max: 1}]}
 //! - add: {key: c, delta: 1, max: 3}
+//! - increment: {key: c, by: 2}
 //! - windowAdd: {key: w, lengthMs: 1000, slots: 10, amount: 1}
 //! - get: k
 //! - getAll: [k, other]
@@ -65,6 +66,10 @@ enum Op {
         key: String,
         delta: i64,
         max: Option<i64>,
+    },
+    Increment {
+        key: String,
+        by: u64,
     },
     WindowAdd {
         key: String,
@@ -134,6 +139,10 @@ fn perform_op(op: &Op, host: &dyn Host) -> String {
             places,
         } => admit_claims(asks, *max_wait_ms, places, host),
         Op::Add { key, delta, max } => optional_text(host.add(key, *delta, *max)),
+        Op::Increment { key, by } => {
+            host.increment(key, *by);
+            "incremented".to_owned()
+        }
         Op::WindowAdd {
             key,
             length_ms,

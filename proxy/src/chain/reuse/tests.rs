@@ -152,6 +152,90 @@ fn effects_are_repeated_and_nothing_is_when_tokens_are_short() {
     assert_eq!(fixture.repeated(&view("a")).as_deref(), Some("x"));
 }
 
+impl Fixture {
+    /// The value of a counter of the state.
+    fn count(&self, key: &str) -> Option<i64> {
+        self.state.add(key, 0, None).unwrap()
+    }
+}
+
+#[test]
+fn repetitions_increment_counters_of_the_state_if_tokens_are_there() {
+    let mut fixture = fixture();
+    let mut trace = fixture.trace(&view("a"));
+    trace.record_increment("matched", 1);
+    trace.record_grant(&[ask()], &[]);
+    trace.record_increment("fired", 3);
+    fixture.learn(trace, &verdict("x", Reuse::WhileUnchanged)).unwrap();
+    let counts = |fixture: &Fixture| (fixture.count("matched"), fixture.count("fired"));
+    assert_eq!(counts(&fixture), (Some(0), Some(0)), "the call itself has counted");
+    for number in 1..=2 {
+        assert_eq!(fixture.repeated(&view("a")).as_deref(), Some("x"));
+        assert_eq!(counts(&fixture), (Some(number), Some(3 * number)));
+    }
+    assert_eq!(fixture.repeated(&view("a")), None, "the bucket had two tokens");
+    assert_eq!(counts(&fixture), (Some(2), Some(6)), "the call will count");
+}
+
+#[test]
+fn verdict_does_not_depend_on_a_counter_that_its_call_only_increments() {
+    let mut fixture = fixture();
+    let mut trace = fixture.trace(&view("a"));
+    trace.record_increment("n", 1);
+    fixture.learn(trace, &verdict("x", Reuse::WhileUnchanged)).unwrap();
+    fixture.state.increment("n", 5);
+    assert_eq!(fixture.repeated(&view("a")).as_deref(), Some("x"));
+    fixture.state.remove("n");
+    assert_eq!(fixture.repeated(&view("a")).as_deref(), Some("x"));
+    assert_eq!(fixture.count("n"), Some(1));
+}
+
+/// A counter's value is read by `add`, which ends the reuse. `get` shows only that a key holds no counter.
+#[test]
+fn verdict_that_read_a_key_is_not_repeated_after_a_repetition_counted_in_it() {
+    let mut fixture = fixture();
+    let mut trace = fixture.trace(&view("reads"));
+    let (found, write) = fixture.state.get_with_write("n").unwrap();
+    assert_eq!(found, None);
+    trace.record_read(Step::Cell("n"), &Seen::Number(write));
+    fixture.learn(trace, &verdict("x", Reuse::WhileUnchanged)).unwrap();
+    let mut trace = fixture.trace(&view("counts"));
+    trace.record_increment("n", 1);
+    fixture.learn(trace, &verdict("y", Reuse::WhileUnchanged)).unwrap();
+    assert_eq!(fixture.repeated(&view("reads")).as_deref(), Some("x"));
+    assert_eq!(fixture.repeated(&view("counts")).as_deref(), Some("y"));
+    assert_eq!(fixture.repeated(&view("reads")), None);
+    assert_eq!(fixture.repeated(&view("counts")).as_deref(), Some("y"));
+}
+
+#[test]
+fn audit_counts_once_and_finds_other_increments() {
+    let mut fixture = fixture();
+    let call = |fixture: &Fixture, increments: &[(&str, u64)]| {
+        let mut trace = fixture.trace(&view("a"));
+        for (key, by) in increments {
+            fixture.state.increment(key, *by);
+            trace.record_increment(key, *by);
+        }
+        trace
+    };
+    let trace = call(&fixture, &[("n", 1)]);
+    fixture.learn(trace, &verdict("x", Reuse::WhileUnchanged)).unwrap();
+    let mut audit = |increments: &[(&str, u64)]| {
+        let before = fixture.count("n");
+        let audited = fixture.audited(&view("a"));
+        assert_eq!(fixture.count("n"), before, "the audit's call counts");
+        let trace = call(&fixture, increments);
+        let verdict = verdict("x", Reuse::WhileUnchanged);
+        fixture.calls.learn(trace, &verdict, Some(&audited), 0, &fixture.state)
+    };
+    assert_eq!(audit(&[("n", 1)]), Ok(()));
+    for others in [&[][..], &[("n", 2)], &[("m", 1)], &[("n", 1), ("n", 1)]] {
+        let impure = audit(others).unwrap_err();
+        assert!(impure.contradiction.contains("counted"), "{impure:?}");
+    }
+}
+
 #[test]
 fn verdict_is_not_repeated_after_a_cell_was_written() {
     let mut fixture = fixture();
@@ -397,6 +481,16 @@ fn size_of_a_call_counts_all_texts_of_its_verdict() {
         };
         assert!(call.bytes() > texts * text.len(), "{}", call.bytes());
     }
+    let mut trace = Trace::default();
+    let key = "k".repeat(500);
+    (0..4).for_each(|_| trace.record_increment(&key, 1));
+    let call = RememberedCall {
+        verdict: verdict("", Reuse::WhileUnchanged),
+        effects: trace.into_parts().1,
+        holds: None,
+        is_withdrawn: Cell::new(false),
+    };
+    assert!(call.bytes() > 4 * key.len(), "{}", call.bytes());
     let mut rule = outcome_rule(&text);
     rule.cells.push(CellWrite {
         key: text.clone(),

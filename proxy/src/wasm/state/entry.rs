@@ -122,6 +122,15 @@ impl EntryState {
         }
     }
 
+    /// Adds to a counter, which stops at [`i64::MAX`]. What [`EntryState::add`] would refuse with an error is counted as a dropped update.
+    pub(crate) fn increment(&self, key: &str, by: u64) {
+        let now = self.clock.monotonic_ms();
+        let incremented = lock_unpoisoned(&self.keys).increment(key, by, now);
+        if incremented.is_err() {
+            self.series.drop_update();
+        }
+    }
+
     /// The result that [`EntryState::add`] would return, without the effect.
     pub(crate) fn peek_add(&self, key: &str, delta: i64, max: Option<i64>) -> Result<Option<i64>, StateError> {
         check_key(key)?;
@@ -257,6 +266,20 @@ impl Keys {
         }
         // The key exists now.
         self.values.get_mut(key).ok_or(StateError::Invalid)
+    }
+
+    fn increment(&mut self, key: &str, by: u64, now_ms: u64) -> Result<(), StateError> {
+        check_key(key)?;
+        // The key of a counter that exists is looked up once.
+        let counter = match self.values.get_mut(key) {
+            Some(counter) => counter,
+            None => self.value(key, now_ms, || Value::Counter(0))?,
+        };
+        let Value::Counter(value) = counter else {
+            return Err(StateError::WrongKind);
+        };
+        *value = value.saturating_add_unsigned(by);
+        Ok(())
     }
 
     fn next_write(&mut self) -> u64 {

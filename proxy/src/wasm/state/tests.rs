@@ -139,6 +139,39 @@ fn counter_stays_between_zero_and_its_maximum() {
 }
 
 #[test]
+fn increment_adds_to_the_counter_of_add_up_to_its_largest_value() {
+    let (state, _) = entry();
+    let count = || state.add("c", 0, None).unwrap();
+    state.increment("c", 2);
+    assert_eq!(state.add("c", 1, None), Ok(Some(3)));
+    state.increment("c", 4);
+    assert_eq!(count(), Some(7));
+    for by in [u64::MAX, 1] {
+        state.increment("c", by);
+        assert_eq!(count(), Some(i64::MAX));
+    }
+}
+
+#[test]
+fn increment_that_has_no_room_is_dropped_and_counted() {
+    let (state, _) = entry();
+    let dropped = || state.series().snapshot().1;
+    state.compare_and_swap("cell", 0, vec![1]).unwrap();
+    state.increment("cell", 1);
+    state.increment(&"k".repeat(MAX_KEY_BYTES + 1), 1);
+    assert_eq!(dropped(), 2);
+    assert_eq!(state.get("cell").unwrap().unwrap().value, [1]);
+    for number in 1..MAX_KEYS {
+        state.increment(&number.to_string(), 1);
+    }
+    assert_eq!(dropped(), 2);
+    state.increment("more", 1);
+    assert_eq!(dropped(), 3);
+    state.increment("1", 1);
+    assert_eq!((state.add("1", 0, None), dropped()), (Ok(Some(2)), 3));
+}
+
+#[test]
 fn window_forgets_slot_by_slot() {
     let (state, clock) = entry();
     assert_eq!(state.window_add("w", 1000, 10, 5), Ok(5));

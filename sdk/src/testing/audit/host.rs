@@ -100,6 +100,12 @@ impl Host for RecordedHost<'_> {
         self.use_once("add").add(key, delta, max)
     }
 
+    fn increment(&self, key: &str, by: u64) {
+        let increment = (key.to_owned(), by);
+        self.trace.borrow_mut().effects.increments.push(increment);
+        self.host.increment(key, by);
+    }
+
     fn window_add(&self, key: &str, length_ms: u32, slots: u32, amount: u64) -> Result<u64, StateError> {
         self.use_once("window_add").window_add(key, length_ms, slots, amount)
     }

@@ -155,6 +155,19 @@ fn effect_that_changes_is_found() {
 }
 
 #[test]
+fn counter_that_is_incremented_by_another_amount_is_found() {
+    let mut bench = bench(|_, host| {
+        let is_second = remembered().is_some();
+        remember(Some(String::new()));
+        host.increment("n", if is_second { 2 } else { 1 });
+        RequestVerdict::proceed().reusable()
+    });
+    let message = failure(&mut bench, &get());
+    assert!(message.contains(r#"increments: [("n", 2)]"#), "{message}");
+    assert_eq!(bench.host.add("n", 0, None), Ok(Some(1)));
+}
+
+#[test]
 fn cell_that_was_not_read_is_changed() {
     let mut bench = bench(|req, host| {
         let keys: &[_] = if remembered().is_some() {
@@ -303,7 +316,7 @@ fn mark_of_a_timed_verdict_may_end_before_its_time() {
     assert_eq!(bench.plugin.calls, 2);
 }
 
-/// The second call takes a token and a place, counts, notes and names a rule as the first one does.
+/// The second call takes a token and a place, counts, increments, notes and names a rule as the first one does.
 #[test]
 fn second_call_leaves_nothing_behind() {
     let mut bench = bench(|req, host| {
@@ -326,6 +339,7 @@ fn second_call_leaves_nothing_behind() {
             return forbidden();
         }
         host.count("seen", req.name(), 1);
+        host.increment("n", 1);
         host.name_rule("rule", Part::Action);
         req.set_note(req.note() + 1);
         RequestVerdict::proceed().reusable()
@@ -338,6 +352,7 @@ fn second_call_leaves_nothing_behind() {
     assert_eq!((host.counter("seen", "p"), host.counter("seen", "p-other")), (1, 0));
     assert_eq!(host.take_named_rules(), [("rule".to_owned(), Part::Action)]);
     assert_eq!(host.held_places("p"), 1);
+    assert_eq!(host.add("n", 0, None), Ok(Some(1)));
     for _ in 0..2 {
         assert_eq!(bench.on_request(&get()).action, RequestAction::Proceed(Vec::new()));
     }

@@ -36,6 +36,8 @@ pub(super) struct Effects {
     pub(super) asks: Vec<Ask>,
     pub(super) places: Vec<Place>,
     pub(super) counts: Vec<Counted>,
+    /// Keys of counters in the state, with amounts.
+    pub(super) increments: Vec<(String, u64)>,
     pub(super) note: Option<u64>,
     pub(super) rules: Vec<(String, Part)>,
 }

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard};
 
 use super::super::bucket::Bucket;
-use super::super::{Admission, Ask, Claim, Grant, MAX_CLAIMS, MAX_WAIT_MS, Place, StateError};
+use super::super::{Admission, Ask, Claim, Grant, Increment, MAX_CLAIMS, MAX_WAIT_MS, Place, StateError};
 use super::{EntryState, Keys, Value, check_key};
 use crate::lock::lock_unpoisoned;
 use crate::plugin::held_place::HeldPlace;
@@ -15,9 +15,9 @@ use crate::plugin::held_place::HeldPlace;
 /// What was decided, and the places that were taken.
 type Decision = (Admission, Vec<HeldPlace>);
 
-/// The state of an entry while a verdict is repeated. It is locked from the first cell that is read until tokens and places are taken, so
-/// that no cell is written in between, and each cell is looked up once. What a plugin reads of the request after a cell is compared under
-/// the lock as well: 64 steps at most, in a query that was parsed once.
+/// The state of an entry while a verdict is repeated. It is locked from the first cell that is read until tokens and places are taken and
+/// counters incremented, so that no cell is written in between, and each cell is looked up once. What a plugin reads of the request after a
+/// cell is compared under the lock as well: 64 steps at most, in a query that was parsed once.
 #[derive(Debug)]
 pub(crate) struct Repetition<'s> {
     entry: &'s EntryState,
@@ -90,18 +90,27 @@ impl Repetition<'_> {
         self.locked_keys().write_of(key)
     }
 
-    /// Takes the tokens and places of a remembered call, in one atomic step with the reads of cells. Returns `None` if not all of them are
-    /// there now; nothing was taken then. `asks` may not wait.
-    pub(crate) fn take(mut self, asks: &[Ask], places: &[Place]) -> Option<Vec<HeldPlace>> {
+    /// Takes the tokens and places of a remembered call and increments its counters, in one atomic step with the reads of cells. Returns
+    /// `None` if not all tokens and places are there now; nothing was taken or incremented then. `asks` may not wait.
+    pub(crate) fn take(mut self, asks: &[Ask], places: &[Place], increments: &[Increment]) -> Option<Vec<HeldPlace>> {
         debug_assert!(asks.iter().all(|ask| ask.max_wait_ms == 0), "a wait is no repetition");
-        if asks.is_empty() && places.is_empty() {
+        if asks.is_empty() && places.is_empty() && increments.is_empty() {
             return Some(Vec::new());
         }
-        let now_ms = self.entry.clock.monotonic_ms();
-        match self.locked_keys().decide_and_take(asks, places, now_ms) {
-            Ok((Admission::Granted { .. }, held)) => Some(held),
-            Ok((Admission::Short { .. } | Admission::Full { .. }, _)) | Err(_) => None,
-        }
+        let entry = self.entry;
+        let now_ms = entry.clock.monotonic_ms();
+        let keys = self.locked_keys();
+        let held = match keys.decide_and_take(asks, places, now_ms) {
+            Ok((Admission::Granted { .. }, held)) => held,
+            Ok((Admission::Short { .. } | Admission::Full { .. }, _)) | Err(_) => return None,
+        };
+        let increments = increments.iter();
+        let failed = increments.filter(|each| keys.increment(&each.key, each.by, now_ms).is_err());
+        let failed = failed.count();
+        drop(self);
+        // As in a call, which does not learn of it either.
+        (0..failed).for_each(|_| entry.series.drop_update());
+        Some(held)
     }
 
     fn locked_keys(&mut self) -> &mut Keys {

@@ -1,7 +1,7 @@
 //! Tokens and places, all or none.
 
 use super::*;
-use crate::wasm::state::{Admission, Ask, MAX_WAIT_MS, Place};
+use crate::wasm::state::{Admission, Ask, Increment, MAX_WAIT_MS, Place};
 
 fn ask(key: &str, max_wait_ms: u32) -> Ask {
     Ask {
@@ -139,7 +139,7 @@ fn repetition_takes_tokens_and_places_while_cells_are_unchanged() {
         if repetition.write_of("c") != Some(write) {
             return None;
         }
-        repetition.take(&[ask()], places)
+        repetition.take(&[ask()], places, &[])
     };
     let repeat = || repeat_with(write, &[place("p", 2)]);
     let first = repeat().unwrap();
@@ -168,12 +168,35 @@ fn keys_are_locked_from_first_cell_of_repetition_until_tokens_are_taken() {
     assert!(!state.is_locked(), "facts of a request need no lock");
     assert_eq!(repetition.write_of("c"), Some(0));
     assert!(state.is_locked(), "nobody writes the cell before tokens are taken");
-    assert!(repetition.take(&[ask("b", 0)], &[]).is_some());
+    assert!(repetition.take(&[ask("b", 0)], &[], &[]).is_some());
     assert!(!state.is_locked());
     let mut given_up = state.repetition();
     assert_eq!(given_up.write_of("c"), Some(0));
     drop(given_up);
     assert!(!state.is_locked());
+}
+
+#[test]
+fn repetition_increments_counters_only_if_tokens_are_there() {
+    let (state, _) = entry();
+    let increments = [("n", 2), ("b", 1), ("n", u64::MAX)].map(|(key, by)| Increment {
+        key: key.to_owned(),
+        by,
+    });
+    let repeat = |increments: &[Increment]| state.repetition().take(&[ask("b", 0)], &[], increments);
+    let count = || state.add("n", 0, None).unwrap();
+    assert!(repeat(&increments[..1]).is_some());
+    assert_eq!(count(), Some(2));
+    assert!(repeat(&increments[..2]).is_some());
+    assert_eq!((count(), state.series().snapshot().1), (Some(4), 1), "`b` is a bucket");
+    assert!(repeat(&increments).is_none());
+    assert_eq!(
+        (count(), state.series().snapshot().1),
+        (Some(4), 1),
+        "no token was left"
+    );
+    assert!(state.repetition().take(&[], &[], &increments[2..]).is_some());
+    assert_eq!(count(), Some(i64::MAX));
 }
 
 #[test]
