@@ -109,6 +109,39 @@ async fn counts_hold_across_threads_and_a_reload() -> anyhow::Result<()> {
     Ok(())
 }
 
+/// The sidecar repeats the verdict of a rule that hits every request, and counts with it.
+#[tokio::test]
+async fn plugin_is_called_once_for_a_rule_that_hits_every_request() -> anyhow::Result<()> {
+    for (fault, status) in [(json!("refuse"), 503), (json!({ "delay": { "for": "0s" } }), 200)] {
+        let rule = fault_rule(fault.clone(), json!({}));
+        let arguments = ["--workers", "1", "--plugin-audit", "1000000"];
+        let env = TestEnv::start_with(vec![faults_entry(json!([rule]))], &arguments).await?;
+        let client = env.client();
+        for _ in 0..20 {
+            assert_eq!(client.get(LIST).await?.status, status, "{fault}");
+        }
+        let calls = r#"ctrlmesh_plugin_calls_total{entry="fault-inject/test",phase="request"}"#;
+        assert_eq!(env.sidecar.metric_value(calls).await?, 1.0, "{fault}");
+        assert_eq!(rule_counts(&env, "x").await?, (20, 20), "{fault}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn audited_requests_count_once() -> anyhow::Result<()> {
+    let rule = fault_rule(json!("refuse"), json!({}));
+    let arguments = ["--workers", "1", "--plugin-audit", "1"];
+    let env = TestEnv::start_with(vec![faults_entry(json!([rule]))], &arguments).await?;
+    let client = env.client();
+    for _ in 0..20 {
+        assert_eq!(client.get(LIST).await?.status, 503);
+    }
+    let audited = r#"ctrlmesh_plugin_audited_total{entry="fault-inject/test"}"#;
+    assert_eq!(env.sidecar.metric_value(audited).await?, 19.0);
+    assert_eq!(rule_counts(&env, "x").await?, (20, 20));
+    Ok(())
+}
+
 /// Once a call has found that the rule has ended, the sidecar repeats the verdict.
 #[tokio::test]
 async fn plugin_is_not_called_for_a_rule_that_has_ended() -> anyhow::Result<()> {

@@ -5,15 +5,16 @@
 //! - Counters belong to the rule's name: other edits of the settings keep them, a new name starts at zero.
 //! - The number of keys is below the host's 1 024: five for each rule, [`MAX_OBJECTS`] for objects, and one for each rule and verb beyond
 //!   that.
-//! - A rule that can't fire any more writes nothing, so that a host may repeat verdicts on requests that it matches. Every other rule counts
-//!   the requests that it matches in the state, which a host does not repeat.
+//! - A rule that neither draws, nor selects or stops by a count, nor depends on the time since its first match, only increments its
+//!   counters, which a host repeats with the verdict. A rule that can't fire any more writes nothing. [`RuleCounters::is_repeatable`] says
+//!   whether all that was done for a request may be repeated.
 
 use std::cell::Cell;
 
 use ctrlmesh_sdk::{Counted, Host, Part, Place};
 
 use crate::draw::{Draw, Subject};
-use crate::rule::Rule;
+use crate::rule::{Rule, Select};
 
 /// Objects (by rule and verb) with a counter of their own. Beyond this, the objects of one rule and verb share a counter, and which of
 /// them is hit depends on the order in which they come.
@@ -51,6 +52,7 @@ pub(crate) struct RuleCounters<'a> {
     /// Whether the request in hand matched the rule, and whether the rule fired on it.
     has_matched: Cell<bool>,
     has_fired: Cell<bool>,
+    is_repeatable: Cell<bool>,
 }
 
 impl<'a> RuleCounters<'a> {
@@ -60,16 +62,33 @@ impl<'a> RuleCounters<'a> {
             host,
             has_matched: Cell::new(false),
             has_fired: Cell::new(false),
+            is_repeatable: Cell::new(true),
         }
+    }
+
+    /// Whether a host may repeat what was done for the request in hand.
+    pub(crate) fn is_repeatable(&self) -> bool {
+        self.is_repeatable.get()
+    }
+
+    /// The host, for a call of a function that it does not repeat with a verdict.
+    fn use_once(&self) -> &'a dyn Host {
+        self.is_repeatable.set(false);
+        self.host
     }
 
     fn state_key(&self, kind: &str) -> String {
         format!("{kind}/{}", self.rule.name)
     }
 
-    /// Counts a request that the rule applies to. Returns its number from 1; 0 if the host does not count.
+    /// Counts a request that the rule applies to. Returns its number from 1; 0 if the rule does not select by it, or the host does not
+    /// count.
     pub(crate) fn count_match(&self) -> u64 {
         self.has_matched.set(true);
+        if self.rule.select == Select::All {
+            self.host.increment(&self.state_key("m"), 1);
+            return 0;
+        }
         self.add_to_counter("m", 1, None).unwrap_or_default()
     }
 
@@ -110,19 +129,19 @@ impl<'a> RuleCounters<'a> {
         let key = self.state_key("e");
         let version = self.host.get(&key).ok().flatten().map_or(0, |cell| cell.version);
         // If another instance was faster, it has noted the same.
-        let _ = self.host.compare_and_swap(&key, version, &progress.encode());
+        let _ = self.use_once().compare_and_swap(&key, version, &progress.encode());
     }
 
     /// Milliseconds since the first match, which may be this one.
     pub(crate) fn elapsed_ms(&self) -> u64 {
         let key = self.state_key("t");
-        let now = self.host.monotonic_ns() / 1_000_000;
+        let now = self.use_once().monotonic_ns() / 1_000_000;
         let read = || -> Option<u64> {
             let cell = self.host.get(&key).ok()??;
             Some(u64::from_le_bytes(cell.value.try_into().ok()?))
         };
         let started = read().or_else(|| {
-            let _ = self.host.compare_and_swap(&key, 0, &now.to_le_bytes());
+            let _ = self.use_once().compare_and_swap(&key, 0, &now.to_le_bytes());
             // Another instance may have been faster.
             read()
         });
@@ -132,15 +151,24 @@ impl<'a> RuleCounters<'a> {
     /// Takes what the rule needs to fire on this request, including a place. `false`: the rule has reached a limit, and nothing is
     /// taken.
     pub(crate) fn fire_on_request(&self) -> bool {
-        if !self.take_count() {
-            return false;
-        }
-        if !self.take_place() {
+        let is_granted = if self.rule.limits.max_count.is_none() {
+            // The count is not refused, so nothing is ever given back.
+            self.take_place() && self.take_count()
+        } else {
+            self.take_count_and_place()
+        };
+        self.has_fired.set(is_granted);
+        is_granted
+    }
+
+    /// Takes both or none. The count is first: a place that is taken stays with the request.
+    fn take_count_and_place(&self) -> bool {
+        let is_counted = self.take_count();
+        let has_place = is_counted && self.take_place();
+        if is_counted && !has_place {
             let _ = self.add_to_counter("f", -1, None);
-            return false;
         }
-        self.has_fired.set(true);
-        true
+        has_place
     }
 
     /// Takes a place for a fault on the response.
@@ -163,8 +191,11 @@ impl<'a> RuleCounters<'a> {
     }
 
     fn take_count(&self) -> bool {
-        let max = self.rule.limits.max_count.map(i64::from);
-        self.add_to_counter("f", 1, max).is_some()
+        let Some(max) = self.rule.limits.max_count else {
+            self.host.increment(&self.state_key("f"), 1);
+            return true;
+        };
+        self.add_to_counter("f", 1, Some(max.into())).is_some()
     }
 
     /// Counts in the metrics what the rule has done with the request in hand.
@@ -188,7 +219,7 @@ impl<'a> RuleCounters<'a> {
 
     /// Returns `None` if the counter would exceed `max`, or the host does not count.
     fn add_to_counter(&self, kind: &str, delta: i64, max: Option<i64>) -> Option<u64> {
-        let sum = self.host.add(&self.state_key(kind), delta, max).ok().flatten()?;
+        let sum = self.use_once().add(&self.state_key(kind), delta, max).ok().flatten()?;
         u64::try_from(sum).ok()
     }
 
@@ -210,17 +241,18 @@ impl<'a> RuleCounters<'a> {
             object: String::new(),
             verb: subject.verb.clone(),
         };
-        let occurrence = self.host.add(&together.counter_key(name), 1, None);
+        let occurrence = self.use_once().add(&together.counter_key(name), 1, None);
         Draw::new(seed, name, &together, occurrence.ok().flatten().unwrap_or_default())
     }
 
     /// Counts an occurrence of this key; returns `None` if there are too many keys.
     fn count_occurrence(&self, key: &str) -> Option<i64> {
-        let occurrence = self.host.add(key, 1, None).ok().flatten()?;
-        if occurrence > 1 || matches!(self.host.add(OBJECTS, 1, Some(MAX_OBJECTS)), Ok(Some(_))) {
+        let host = self.use_once();
+        let occurrence = host.add(key, 1, None).ok().flatten()?;
+        if occurrence > 1 || matches!(host.add(OBJECTS, 1, Some(MAX_OBJECTS)), Ok(Some(_))) {
             return Some(occurrence);
         }
-        self.host.remove(key);
+        host.remove(key);
         None
     }
 }

@@ -59,7 +59,7 @@ impl Plugin for FaultInject {
         }
         let clock = RuleClock::new(host);
         let mut decision = Decision::default();
-        let mut is_met = false;
+        let mut is_repeatable = true;
         for (rule, index) in self.active.rules.iter().zip(0_u8..) {
             let has_room = |act: &Act| decision.has_room(act);
             if !rule.matches_request(req, has_room) || !rule.active_time.is_none_or(|time| clock.is_within(&time)) {
@@ -69,14 +69,10 @@ impl Plugin for FaultInject {
             if counters.has_noted_end() {
                 continue;
             }
-            // From here on the rule counts, so that the verdict is not reusable.
-            is_met = true;
             let chosen = choose_acts(rule, &counters, req, self.active.seed);
             decision.add_chosen(&chosen, rule, index, &counters, req);
             counters.count_in_metrics();
-        }
-        if !is_met {
-            return clock.reusable(RequestVerdict::proceed().later(Phases::empty()));
+            is_repeatable &= counters.is_repeatable();
         }
         let mut later = Phases::empty();
         if let Some(note) = decision.note {
@@ -84,7 +80,12 @@ impl Plugin for FaultInject {
             later = Phases::ON_RESPONSE;
         }
         let action = decision.stop.unwrap_or(RequestAction::Proceed(Vec::new()));
-        RequestVerdict::from(action).after_ms(decision.delay_ms).later(later)
+        let verdict = RequestVerdict::from(action).after_ms(decision.delay_ms).later(later);
+        if is_repeatable {
+            clock.reusable(verdict)
+        } else {
+            verdict
+        }
     }
 
     fn on_response(&mut self, req: &dyn Request, res: &dyn ResponseHead, host: &dyn Host) -> ResponseVerdict {

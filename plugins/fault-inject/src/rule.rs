@@ -69,7 +69,7 @@ pub(crate) struct Chosen<'a> {
 }
 
 impl Select {
-    /// Whether the request of this number is selected; 0 is one that the host did not count.
+    /// Whether the request of this number is selected; 0 is one whose number is not known.
     pub(crate) fn selects_request(self, number: u64) -> bool {
         match self {
             Self::All => true,

@@ -1,7 +1,7 @@
 //! The time for which a verdict may be reused, and the later phases that it wants.
 
-use ctrlmesh_sdk::testing::{Bench, TestRequest, about};
-use ctrlmesh_sdk::{Host, Phases, RequestVerdict, Reuse, Verb};
+use ctrlmesh_sdk::testing::{Bench, TestRequest, TestResponse, about};
+use ctrlmesh_sdk::{Host, Phases, RequestAction, RequestVerdict, Reuse, Verb};
 
 use super::support::{api_request, bench_with_rule, is_hit, new_bench};
 use crate::plugin::FaultInject;
@@ -15,12 +15,11 @@ fn verdict_is_reusable_when_no_rule_is_met() {
     let verdict = bench.on_request(&get);
     assert_eq!((verdict.reuse, verdict.later), (Reuse::WhileUnchanged, Phases::empty()));
     assert_eq!(get.take_reads(), ["is_recheck", "verb"]);
-    assert_eq!(bench.on_request(&api_request(Verb::Update)).reuse, Reuse::Never);
     assert_eq!(bench.on_request(&api_request(Verb::Get).recheck()).reuse, Reuse::Never);
 }
 
 #[test]
-fn verdict_before_an_active_time_holds_until_it_begins() {
+fn verdict_before_and_in_an_active_time_holds_until_it_begins_or_ends() {
     // The clock of the bench stands at midnight.
     let mut bench =
         bench_with_rule(r#""do": "refuse", "effectiveTime": {"startTime": "02:00:00", "endTime": "03:00:00"}"#);
@@ -28,7 +27,11 @@ fn verdict_before_an_active_time_holds_until_it_begins() {
     let verdict = bench.on_request(&api_request(Verb::Get));
     assert_eq!(verdict.reuse, Reuse::UntilUnixMs(begins_at));
     bench.host.advance_ms(2 * 3_600_000);
-    assert_eq!(bench.on_request(&api_request(Verb::Get)).reuse, Reuse::Never);
+    let verdict = bench.on_request(&api_request(Verb::Get));
+    assert!(matches!(verdict.action, RequestAction::Refuse(_)), "{verdict:?}");
+    // Both ends belong to the active time, so it is over a second later.
+    let is_over_at = begins_at + 3_601_000;
+    assert_eq!(verdict.reuse, Reuse::UntilUnixMs(is_over_at));
 }
 
 #[test]
@@ -39,16 +42,75 @@ fn response_is_wanted_only_for_a_fault_on_it() {
     assert_eq!(bench.on_request(&update()).later, Phases::ON_RESPONSE);
 }
 
-/// Counts are in the state, where limits and `/status` find them, and a host does not repeat a call that writes state.
+/// The bench asks a second time, and fails if that call does or counts something else.
 #[test]
-fn verdict_is_used_once_while_a_rule_counts() {
+fn verdict_of_a_rule_that_needs_no_count_is_reusable() {
+    for (fields, fires) in [
+        (r#""do": "refuse""#, true),
+        (r#""do": {"delay": {"for": "0s"}}"#, true),
+        (r#""do": {"delay": {"for": "1ms"}}"#, true),
+        (r#""do": "refuse", "maxActive": 3"#, true),
+        (r#""do": "refuse", "percent": 0"#, false),
+        (
+            r#""delay": {"fixedDelay": "1ms"}, "abort": {"httpStatus": 503, "percent": 0}"#,
+            true,
+        ),
+    ] {
+        let mut bench = bench_with_rule(fields);
+        for number in 1..=3_u64 {
+            let verdict = bench.on_request(&api_request(Verb::Get));
+            assert_eq!(verdict.reuse, Reuse::WhileUnchanged, "{fields}");
+            let fired = if fires { number } else { 0 };
+            let expected = serde_json::json!({"matched": number, "fired": fired});
+            assert_eq!(bench.host.report("x"), Some(expected), "{fields}");
+            assert_eq!(bench.host.counter("fault_matched", "x"), number, "{fields}");
+            assert_eq!(bench.host.counter("fault_fired", "x"), fired, "{fields}");
+        }
+    }
+}
+
+#[test]
+fn fault_on_the_response_counts_as_fired_when_it_comes() {
+    let mut bench = bench_with_rule(r#""do": {"lose": {"how": "reset"}}"#);
+    for number in 1..=2 {
+        let update = api_request(Verb::Update);
+        let verdict = bench.on_request(&update);
+        assert_eq!(
+            (verdict.reuse, verdict.later),
+            (Reuse::WhileUnchanged, Phases::ON_RESPONSE)
+        );
+        let counts = |fired: u64| Some(serde_json::json!({"matched": number, "fired": fired}));
+        assert_eq!(bench.host.report("x"), counts(number - 1));
+        bench.on_response(&update, &TestResponse::new(200));
+        assert_eq!(bench.host.report("x"), counts(number));
+    }
+}
+
+#[test]
+fn verdict_is_used_once_if_one_of_the_rules_needs_a_count() {
+    let mut bench = new_bench(
+        r#"{"faults": [
+            {"name": "all", "match": {"resources": [{}]}, "do": {"delay": {"for": "1ms"}}},
+            {"name": "some", "match": {"resources": [{"verbs": ["update"]}]}, "do": "refuse", "nth": 9}
+        ]}"#,
+    );
+    for (verb, reuse) in [(Verb::Get, Reuse::WhileUnchanged), (Verb::Update, Reuse::Never)] {
+        assert_eq!(bench.on_request(&api_request(verb)).reuse, reuse, "{verb:?}");
+    }
+}
+
+/// A host does not repeat a call of a function that returns a count, a random number or the time.
+#[test]
+fn verdict_is_used_once_while_a_rule_needs_a_count_a_draw_or_the_time() {
     for fields in [
-        r#""do": "refuse""#,
-        r#""do": {"delay": {"for": "1ms"}}"#,
         r#""do": "refuse", "nth": 9"#,
+        r#""do": "refuse", "every": 2"#,
+        r#""do": "refuse", "first": 1"#,
         r#""do": "refuse", "percent": 50"#,
+        r#""do": {"delay": {"min": "1ms", "max": "5ms"}}"#,
         r#""do": "refuse", "maxCount": 3"#,
         r#""do": "refuse", "maxDuration": "1m""#,
+        r#""do": {"overload": {"again": "1m"}}"#,
     ] {
         let mut bench = bench_with_rule(fields);
         for number in 1..=3 {
