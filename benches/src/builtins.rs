@@ -37,16 +37,14 @@ pub(crate) const CIRCUIT_BREAKER: Builtin = Builtin {
     plugin: ctrlmesh_plugins_builtin::CIRCUIT_BREAKER,
 };
 
-/// A fault of the later pages of lists, with a `match` that has all verbs: every request for a config map wakes the plugin, but none of the
-/// measured ones asks for a later page, so none is counted or drawn for.
+/// A fault of every request for a config map that lets it pass at once: each is counted as matched and as fired, and none is drawn for.
 pub(crate) const FAULT_INJECT: Builtin = Builtin {
     name: "fault-inject/a",
     order: 100,
     settings: r#"{"faults": [{
-        "name": "page",
+        "name": "late",
         "match": {"resources": [{"apiGroups": [""], "resources": ["configmaps"]}]},
-        "do": "failPage",
-        "percent": 0.1
+        "do": {"delay": {"for": "0s"}}
     }]}"#,
     plugin: ctrlmesh_plugins_builtin::FAULT_INJECT,
 };
@@ -62,8 +60,8 @@ pub(crate) const FAULT_INJECT_THAT_DRAWS: Builtin = Builtin {
     ..FAULT_INJECT
 };
 
-/// A second fault, for an object that no request names. The first one wakes the plugin, which compares the name in each request, so that
-/// there is a verdict for each name.
+/// A fault of the later pages of lists, with a `match` that has all verbs, and one for an object that no request names. So the first one
+/// wakes the plugin, neither is counted or drawn for, and the plugin compares the name in each request: there is a verdict for each name.
 pub(crate) const FAULT_INJECT_BY_NAME: Builtin = Builtin {
     settings: r#"{"faults": [{
         "name": "page",

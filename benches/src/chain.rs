@@ -28,7 +28,7 @@ pub(crate) enum Chain {
     FaultyByDraw,
     /// fault-inject with a rule that reads the name of the object.
     FaultyByName,
-    /// All four built-in plugins. No rule draws.
+    /// All four built-in plugins. A rule of each one matches, and none draws.
     Full,
 }
 
