@@ -87,27 +87,27 @@ impl From<Answer> for RenderedReply {
 }
 
 impl Reply {
+    /// Reads of the request what it shows: a response that names no object is the same for all objects.
     pub(crate) fn render_for(&self, req: &dyn Request) -> RenderedReply {
-        let facts = req.facts();
         match self {
             Self::Plain(plain) => plain.render_for(req),
             Self::Foreign(answer) => answer.clone().into(),
             Self::Timeout => server::timeout().into(),
-            Self::ServerTimeout(seconds) => writes::server_timeout(facts, *seconds).into(),
+            Self::ServerTimeout(seconds) => writes::server_timeout(req.facts(), *seconds).into(),
             Self::StoreTimeout => writes::store_timeout().into(),
             Self::TooOld => reads::too_old(req).into(),
             Self::TooNew => reads::too_new(req).into(),
             Self::PageExpired => reads::page_expired().into(),
             Self::NoWatchList => reads::no_watch_list().into(),
             Self::CacheNotReady => reads::cache_not_ready().into(),
-            Self::Conflict => writes::conflict(facts).into(),
-            Self::Exists => writes::already_exists(facts).into(),
+            Self::Conflict => writes::conflict(req.facts()).into(),
+            Self::Exists => writes::already_exists(req.facts()).into(),
             Self::Unauthorized => identity::unauthorized().into(),
             Self::Forbidden(user) => identity::forbidden(req, user).into(),
-            Self::Denied(denied) => denied.to_refusal(facts).into(),
-            Self::Quota(quota) => quota.to_refusal(facts).into(),
+            Self::Denied(denied) => denied.to_refusal(req.facts()).into(),
+            Self::Quota(quota) => quota.to_refusal(req.facts()).into(),
             Self::WebhookDown(webhook) => webhook.unreachable_refusal().into(),
-            Self::NamespaceTerminating => admission::namespace_terminating(facts).into(),
+            Self::NamespaceTerminating => admission::namespace_terminating(req.facts()).into(),
             Self::Throttled(seconds) => server::throttled(*seconds).into(),
             Self::ShuttingDown => server::shutting_down().into(),
             Self::Unavailable => server::unavailable().into(),
@@ -138,6 +138,6 @@ fn object_details(facts: &Facts) -> Details {
     Details::new(&facts.group, &facts.resource, &facts.name)
 }
 
-fn is_resource(facts: &Facts) -> bool {
-    facts.traffic == Traffic::Api && !facts.resource.is_empty()
+fn is_resource(req: &dyn Request) -> bool {
+    req.traffic() == Traffic::Api && !req.resource().is_empty()
 }

@@ -33,8 +33,7 @@ impl CustomRefusal {
     }
 
     fn standard_refusal(&self, req: &dyn Request) -> Refusal {
-        let facts = req.facts();
-        if !is_resource(facts) {
+        if !is_resource(req) {
             return generic_refusal(self.code);
         }
         match self.code {
@@ -43,8 +42,8 @@ impl CustomRefusal {
             404 => not_found(req),
             405 => method_not_supported(req),
             // As errors.go reads a 409 without a reason.
-            409 if facts.verb == Verb::Create => writes::already_exists(facts),
-            409 => writes::conflict(facts),
+            409 if req.verb() == Verb::Create => writes::already_exists(req.facts()),
+            409 => writes::conflict(req.facts()),
             410 => reads::too_old(req),
             500 => server::internal_error("the server could not complete the request"),
             503 => {

@@ -14,7 +14,7 @@ pub(crate) fn unauthorized() -> Refusal {
 /// runs before the body is read, so the name of a create is unknown.
 pub(crate) fn forbidden(req: &dyn Request, user: &str) -> Refusal {
     let facts = req.facts();
-    if !is_resource(facts) {
+    if !is_resource(req) {
         let path = req.path();
         let verb = req.method().to_ascii_lowercase();
         let message = format!("forbidden: User {user:?} cannot {verb} path {path:?}");

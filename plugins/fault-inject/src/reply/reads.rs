@@ -18,7 +18,7 @@ fn requested_version(req: &dyn Request) -> Option<u64> {
 
 /// `NewResourceExpired`; for a watch with the text of `pkg/storage/cacher/watch_cache.go`.
 pub(crate) fn too_old(req: &dyn Request) -> Refusal {
-    let message = match requested_version(req).filter(|_| req.facts().verb == Verb::Watch) {
+    let message = match requested_version(req).filter(|_| req.verb() == Verb::Watch) {
         Some(version) => format!(
             "too old resource version: {version} ({})",
             version.saturating_add(DISTANCE)

@@ -3,7 +3,7 @@
 use ctrlmesh_sdk::testing::{Bench, TestRequest, TestResponse, about};
 use ctrlmesh_sdk::{Host, Phases, RequestAction, RequestVerdict, Reuse, Verb};
 
-use super::support::{api_request, bench_with_rule, is_hit, new_bench};
+use super::support::{api_request, bench_with_fault, bench_with_rule, is_hit, new_bench};
 use crate::plugin::FaultInject;
 
 #[test]
@@ -66,6 +66,24 @@ fn verdict_of_a_rule_that_needs_no_count_is_reusable() {
             assert_eq!(bench.host.counter("fault_matched", "x"), number, "{fields}");
             assert_eq!(bench.host.counter("fault_fired", "x"), fired, "{fields}");
         }
+    }
+}
+
+#[test]
+fn refusal_that_names_no_object_is_reusable_for_all_objects() {
+    for (fault, names_object) in [
+        (r#""refuse""#, false),
+        (r#""throttle""#, false),
+        (r#"{"refuse": {"code": 500}}"#, false),
+        (r#"{"answer": {"code": 502}}"#, false),
+        (r#""conflict""#, true),
+    ] {
+        let mut bench = bench_with_fault(fault);
+        let update = api_request(Verb::Update);
+        assert_eq!(bench.on_request(&update).reuse, Reuse::WhileUnchanged, "{fault}");
+        let reads = update.take_reads();
+        let reads_name = reads.contains(&"name") || reads.contains(&"facts");
+        assert_eq!(reads_name, names_object, "{fault}: {reads:?}");
     }
 }
 
