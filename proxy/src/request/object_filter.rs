@@ -24,7 +24,7 @@ use crate::plugin::verdict::RequestEdit;
 use crate::respond::Reply;
 use crate::stream::body::{BoxBody, ClientBody};
 use crate::stream::inflate::{InflateError, InflatedBody};
-use crate::stream::kept_objects::{KeptObjects, KeptObjectsBody, WatchClient};
+use crate::stream::kept_objects::{KeptObjects, KeptObjectsBody, WatchClient, WatchStart};
 
 /// Media types of lists that can be filtered, for clients that accept none of them.
 const FILTERABLE_TYPES: [&str; 3] = [
@@ -108,7 +108,7 @@ impl ObjectFilter {
             dropped,
             client: WatchClient {
                 takes_bookmarks: takes_bookmarks(query, &sent),
-                starts_empty: starts_empty(query, &sent),
+                start: watch_start(query, &sent),
             },
         }))
     }
@@ -311,13 +311,18 @@ fn takes_bookmarks(client: &ParsedQuery<'_>, sent: &Query<'_>) -> bool {
         && client.get("allowWatchBookmarks").is_some_and(is_true_flag)
 }
 
-/// Whether a watch begins with all objects, for a client that has none. The client's own query must say so too: if a plugin alone has
-/// removed the version, the client has the objects of its list.
-fn starts_empty(client: &ParsedQuery<'_>, sent: &Query<'_>) -> bool {
+/// What the client has when its watch begins. Its own query tells: if a plugin alone has removed the version, the client has the objects of
+/// its list.
+fn watch_start(client: &ParsedQuery<'_>, sent: &Query<'_>) -> WatchStart {
     let version = sent.get("resourceVersion");
     let initial_events = sent.get("sendInitialEvents");
-    begins_with_all(client.get("resourceVersion"), client.get("sendInitialEvents"))
-        && begins_with_all(version.as_deref(), initial_events.as_deref())
+    if !begins_with_all(version.as_deref(), initial_events.as_deref()) {
+        WatchStart::Resumed
+    } else if begins_with_all(client.get("resourceVersion"), client.get("sendInitialEvents")) {
+        WatchStart::Empty
+    } else {
+        WatchStart::Repeated
+    }
 }
 
 /// Whether a watch begins with ADDED of all objects (apiserver `pkg/storage/cacher/watch_cache.go`, `getAllEventsSinceLocked`).
@@ -649,28 +654,29 @@ mod tests {
     #[test]
     fn watch_that_begins_with_all_objects_starts_empty() {
         for (query, expected) in [
-            ("watch=1", true),
-            ("watch=1&resourceVersion=", true),
-            ("watch=1&resourceVersion=0", true),
-            ("watch=1&resourceVersion=5", false),
-            ("watch=1&sendInitialEvents=true", true),
-            ("watch=1&resourceVersion=5&sendInitialEvents=true", true),
+            ("watch=1", WatchStart::Empty),
+            ("watch=1&resourceVersion=", WatchStart::Empty),
+            ("watch=1&resourceVersion=0", WatchStart::Empty),
+            ("watch=1&resourceVersion=5", WatchStart::Resumed),
+            ("watch=1&sendInitialEvents=true", WatchStart::Empty),
+            ("watch=1&resourceVersion=5&sendInitialEvents=true", WatchStart::Empty),
             // The watch begins now, whatever the client has.
-            ("watch=1&sendInitialEvents=false", false),
-            ("watch=1&resourceVersion=0&sendInitialEvents=false", false),
-            ("watch=1&resourceVersion=5&sendInitialEvents=0", false),
+            ("watch=1&sendInitialEvents=false", WatchStart::Resumed),
+            ("watch=1&resourceVersion=0&sendInitialEvents=false", WatchStart::Resumed),
+            ("watch=1&resourceVersion=5&sendInitialEvents=0", WatchStart::Resumed),
         ] {
-            assert_eq!(object_filter(query).client.starts_empty, expected, "{query}");
+            assert_eq!(object_filter(query).client.start, expected, "{query}");
         }
     }
 
     #[test]
-    fn watch_that_plugin_lets_start_anew_does_not_start_empty() {
-        let starts_empty = |client, sent| starts_empty(&ParsedQuery::new(client), &Query::new(sent));
-        for version in ["watch=1", "watch=1&resourceVersion=0"] {
-            assert!(!starts_empty("watch=1&resourceVersion=5", version), "{version}");
-            assert!(!starts_empty(version, "watch=1&resourceVersion=5"), "{version}");
-            assert!(starts_empty(version, version), "{version}");
+    fn watch_that_plugin_lets_start_anew_repeats_what_the_client_has() {
+        let start = |client, sent| watch_start(&ParsedQuery::new(client), &Query::new(sent));
+        let resumed = "watch=1&resourceVersion=5";
+        for all in ["watch=1", "watch=1&resourceVersion=0", "watch=1&sendInitialEvents=true"] {
+            assert_eq!(start(resumed, all), WatchStart::Repeated, "{all}");
+            assert_eq!(start(all, resumed), WatchStart::Resumed, "{all}");
+            assert_eq!(start(all, all), WatchStart::Empty, "{all}");
         }
     }
 }

@@ -44,6 +44,9 @@ const BOOKMARK_INTERVAL: Duration = Duration::from_secs(10);
 /// Bytes that are read in one turn while nothing of them passes. A list of which nothing is kept must not take the thread for itself.
 const MAX_SILENT_BYTES: usize = 1 << 20;
 
+/// What a frame counts for at least, in bytes. It takes time even if it is empty.
+const MIN_COUNTED_BYTES: usize = 1 << 10;
+
 /// Largest frame, in bytes. What was sent is counted by frames, so that a client that reads slowly keeps the next frames back.
 const MAX_FRAME_BYTES: usize = 64 << 10;
 
@@ -51,7 +54,7 @@ const MAX_FRAME_BYTES: usize = 64 << 10;
 pub(crate) struct KeptObjects {
     /// An object must match all of them.
     predicates: Box<[ObjectPredicate]>,
-    /// The fields that are left out of objects that match.
+    /// The fields that are left out of objects that match. The filter of a body takes them.
     dropped: DroppedFields,
     /// Counts objects that are left out.
     hidden: Counter,
@@ -102,8 +105,19 @@ impl KeptObjects {
 pub(crate) struct WatchClient {
     /// The client may get a bookmark instead of an event that is left out.
     pub(crate) takes_bookmarks: bool,
-    /// The client has no objects yet, and the watch begins with all of them.
-    pub(crate) starts_empty: bool,
+    pub(crate) start: WatchStart,
+}
+
+/// What a client has when its watch begins, and with what the watch begins.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum WatchStart {
+    /// The client has no objects yet, and the watch begins with ADDED of all objects.
+    Empty,
+    /// The client may have objects, and the watch begins with what happened to them later.
+    #[default]
+    Resumed,
+    /// The client may have objects, and the watch begins with ADDED of all objects.
+    Repeated,
 }
 
 /// The body of a list or watch of which the client gets some objects.
@@ -122,15 +136,16 @@ enum BodyFilter {
 }
 
 impl<B> KeptObjectsBody<B> {
-    pub(crate) fn list(inner: B, encoding: WatchEncoding, kept: KeptObjects) -> Self {
-        let filter = ListFilter::new(encoding, kept.fields(), kept.dropped.clone());
+    pub(crate) fn list(inner: B, encoding: WatchEncoding, mut kept: KeptObjects) -> Self {
+        let filter = ListFilter::new(encoding, kept.fields(), std::mem::take(&mut kept.dropped));
         Self::new(inner, BodyFilter::List(ObjectList { filter, kept }))
     }
 
     pub(crate) fn watch(inner: B, encoding: WatchEncoding, kept: KeptObjects, client: WatchClient) -> Self {
-        let decider = EventDecider::new(kept, client);
+        let mut decider = EventDecider::new(kept, client);
+        let dropped = std::mem::take(&mut decider.kept.dropped);
         let events = EventStream {
-            filter: WatchFilter::new(encoding, decider.fields(), decider.kept.dropped.clone()),
+            filter: WatchFilter::new(encoding, decider.fields(), dropped),
             encoding,
             boundary: Boundary::new(Some(encoding)),
             decider,
@@ -226,7 +241,7 @@ impl<B: Body<Data = Bytes, Error = BoxError> + Unpin> Body for KeptObjectsBody<B
                     }
                 }
             }
-            silent_bytes = silent_bytes.saturating_add(data.len());
+            silent_bytes = silent_bytes.saturating_add(data.len().max(MIN_COUNTED_BYTES));
         }
     }
 
@@ -327,11 +342,15 @@ impl EventStream {
     fn push(&mut self, chunk: &[u8], out: &mut Vec<u8>) -> Result<(), FilterError> {
         let now = Instant::now();
         let decider = &mut self.decider;
+        let last_sent = decider.last_sent;
         let mut decide = |event_type: EventType, object: &ObjectMetadata<'_>| decider.decide(event_type, object, now);
         let filtered = self.filter.push(chunk, out, &mut decide);
         self.boundary.track_events(out);
-        // Bookmarks of the API server pass without a decision.
-        if !out.is_empty() {
+        if out.is_empty() {
+            // An event without a resource version becomes no bookmark, and a row no tombstone.
+            self.decider.last_sent = last_sent;
+        } else {
+            // Bookmarks of the API server pass without a decision.
             self.decider.mark_sent(now);
         }
         filtered
@@ -387,6 +406,8 @@ struct EventDecider {
     kept: KeptObjects,
     /// `None` if no object can begin or stop to match: then the client has those that match.
     known: Option<KnownObjects>,
+    /// Whether ADDED may be of an object that the client has.
+    repeats_added: bool,
     /// When the client last got something; `None` if it takes no bookmarks.
     last_sent: Option<Instant>,
 }
@@ -394,7 +415,10 @@ struct EventDecider {
 impl EventDecider {
     fn new(kept: KeptObjects, client: WatchClient) -> Self {
         Self {
-            known: kept.is_mutable().then(|| KnownObjects::new(client.starts_empty)),
+            known: kept
+                .is_mutable()
+                .then(|| KnownObjects::new(client.start == WatchStart::Empty)),
+            repeats_added: client.start == WatchStart::Repeated,
             last_sent: client.takes_bookmarks.then(Instant::now),
             kept,
         }
@@ -409,7 +433,7 @@ impl EventDecider {
 
     fn decide(&mut self, event_type: EventType, object: &ObjectMetadata<'_>, now: Instant) -> EventDecision {
         let shown = if self.kept.contains(object) {
-            self.show_matched(event_type, object)
+            Some(self.show_matched(event_type, object))
         } else {
             self.show_unmatched(event_type, object)
         };
@@ -422,19 +446,20 @@ impl EventDecider {
             }
         });
         if decision != EventDecision::Drop {
+            // One bookmark is enough for all events of a chunk.
             self.mark_sent(now);
         }
         decision
     }
 
-    /// What the client gets for an object that matches; `None` for nothing.
-    fn show_matched(&mut self, event_type: EventType, object: &ObjectMetadata<'_>) -> Option<EventDecision> {
+    /// What the client gets for an object that matches.
+    fn show_matched(&mut self, event_type: EventType, object: &ObjectMetadata<'_>) -> EventDecision {
         let possession = self.possession_of(object);
         self.remember(event_type, object, true);
-        match (event_type, possession) {
-            (EventType::Modified, Possession::Lacks) => Some(EventDecision::KeepAs(EventType::Added)),
-            (EventType::Deleted, Possession::Lacks) => None,
-            _ => Some(EventDecision::Keep),
+        if event_type == EventType::Modified && possession == Possession::Lacks {
+            EventDecision::KeepAs(EventType::Added)
+        } else {
+            EventDecision::Keep
         }
     }
 
@@ -447,7 +472,7 @@ impl EventDecider {
             Possession::Has => true,
             Possession::Lacks => false,
             // The client may have the object from a time when it matched, unless it is new.
-            Possession::Unknown => event_type != EventType::Added,
+            Possession::Unknown => event_type != EventType::Added || self.repeats_added,
         };
         self.remember(event_type, object, false);
         may_have.then_some(EventDecision::Tombstone)

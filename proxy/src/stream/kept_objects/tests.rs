@@ -1,7 +1,7 @@
 use std::future::poll_fn;
 
 use ctrlmesh_wire::LabelSelector;
-use ctrlmesh_wire::objects::{HashKey, HashRange, NameSet, Predicate};
+use ctrlmesh_wire::objects::{NameSet, Predicate};
 use ctrlmesh_wire::protobuf::{Message, envelope};
 use futures_util::stream;
 use http::HeaderMap;
@@ -10,6 +10,10 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
 use super::*;
+
+mod decisions;
+
+use decisions::STARTS_EMPTY;
 
 type FrameResult = Result<Frame<Bytes>, BoxError>;
 
@@ -163,6 +167,23 @@ async fn list_of_which_nothing_is_kept_lets_other_tasks_run() {
     .await;
     assert!(turns >= 3, "{turns}");
     assert_eq!(counter.get(), FRAMES as u64 + 1);
+}
+
+#[tokio::test]
+async fn empty_frames_let_other_tasks_run() {
+    const FRAMES: usize = 3 * MAX_SILENT_BYTES / MIN_COUNTED_BYTES;
+    let mut frames: Vec<FrameResult> = (0..FRAMES).map(|_| data(b"")).collect();
+    frames.push(data(list_of(&[]).as_bytes()));
+    let mut body = list_body(frames, kept_objects(vec![in_namespace("a")]).0);
+    let mut turns = 0;
+    let first = poll_fn(|cx| {
+        let polled = Pin::new(&mut body).poll_frame(cx);
+        turns += usize::from(polled.is_pending());
+        polled
+    })
+    .await;
+    assert!(first.unwrap().is_ok());
+    assert_eq!(turns, 3);
 }
 
 #[tokio::test]
@@ -349,11 +370,17 @@ impl OpenWatch {
     /// What the client gets for an event; `None` for nothing.
     async fn send(&mut self, namespace: &str) -> Option<Value> {
         let added = event("ADDED", &object(namespace, "x", ""));
-        self.sender.send(data(added.as_bytes())).await.unwrap();
+        let text = self.send_text(&added).await?;
+        Some(serde_json::from_str(&text).unwrap())
+    }
+
+    /// What the client gets for the text of events; `None` for nothing.
+    async fn send_text(&mut self, events: &str) -> Option<String> {
+        self.sender.send(data(events.as_bytes())).await.unwrap();
         let polled = poll_fn(|cx| Poll::Ready(self.body.as_mut().poll_frame(cx))).await;
         let Poll::Ready(frame) = polled else { return None };
         let bytes = frame.unwrap().unwrap().into_data().unwrap();
-        Some(serde_json::from_slice(&bytes).unwrap())
+        Some(String::from_utf8(bytes.into()).unwrap())
     }
 }
 
@@ -375,164 +402,29 @@ async fn hidden_event_becomes_bookmark_when_client_got_nothing_for_long() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn hidden_events_of_one_chunk_become_one_bookmark() {
+    let mut watch = OpenWatch::new(true);
+    tokio::time::advance(BOOKMARK_INTERVAL).await;
+    let added = event("ADDED", &object("b", "x", ""));
+    let bookmark = watch.send_text(&format!("{added}{added}")).await.unwrap();
+    assert_eq!(bookmark.lines().count(), 1, "{bookmark}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn event_that_can_become_no_bookmark_leaves_it_to_the_next() {
+    let mut watch = OpenWatch::new(true);
+    tokio::time::advance(BOOKMARK_INTERVAL).await;
+    let mut unversioned = object("b", "x", "");
+    unversioned["metadata"]["resourceVersion"] = "".into();
+    assert_eq!(watch.send_text(&event("ADDED", &unversioned)).await, None);
+    assert_eq!(watch.send("b").await.unwrap()["type"], "BOOKMARK");
+}
+
+#[tokio::test(start_paused = true)]
 async fn client_that_takes_no_bookmarks_gets_none() {
     let mut watch = OpenWatch::new(false);
     tokio::time::advance(BOOKMARK_INTERVAL * 2).await;
     assert_eq!(watch.send("b").await, None);
-}
-
-const RESUMES: WatchClient = WatchClient {
-    takes_bookmarks: false,
-    starts_empty: false,
-};
-
-const STARTS_EMPTY: WatchClient = WatchClient {
-    starts_empty: true,
-    ..RESUMES
-};
-
-fn decider(predicates: Vec<Predicate>, client: WatchClient) -> EventDecider {
-    EventDecider::new(kept_objects(predicates).0, client)
-}
-
-fn decide(decider: &mut EventDecider, event_type: EventType, shard: &str) -> EventDecision {
-    let object = ObjectMetadata {
-        namespace: "a".into(),
-        name: "x".into(),
-        uid: "uid".into(),
-        labels: vec![("shard".into(), shard.into())],
-        ..ObjectMetadata::default()
-    };
-    decider.decide(event_type, &object, Instant::now())
-}
-
-/// Events of one object with their shards, and what is decided about them in a watch of shard `a`.
-type Events = &'static [(EventType, &'static str, EventDecision)];
-
-fn check_decisions(client: WatchClient, cases: &[Events]) {
-    for events in cases {
-        let mut decider = decider(vec![with_labels("shard=a")], client);
-        for (index, (event_type, shard, expected)) in events.iter().enumerate() {
-            let decision = decide(&mut decider, *event_type, shard);
-            assert_eq!(decision, *expected, "event {index} of {events:?}");
-        }
-    }
-}
-
-#[test]
-fn client_that_starts_empty_gets_objects_that_enter_and_leave_once() {
-    use EventDecision::{Drop, Keep, KeepAs, Tombstone};
-    use EventType::{Added, Deleted, Modified};
-    check_decisions(
-        STARTS_EMPTY,
-        &[
-            &[
-                (Added, "b", Drop),
-                (Modified, "b", Drop),
-                (Modified, "a", KeepAs(Added)),
-                (Modified, "a", Keep),
-                (Modified, "b", Tombstone),
-                (Modified, "b", Drop),
-                (Modified, "a", KeepAs(Added)),
-                (Deleted, "a", Keep),
-            ],
-            &[
-                (Added, "a", Keep),
-                (Added, "a", Keep),
-                (Modified, "a", Keep),
-                (Modified, "b", Tombstone),
-                (Deleted, "b", Drop),
-            ],
-            &[(Added, "a", Keep), (Deleted, "b", Tombstone), (Deleted, "b", Drop)],
-            &[(Added, "a", Keep), (Added, "b", Tombstone), (Added, "b", Drop)],
-            &[(Modified, "b", Drop)],
-            &[(Deleted, "a", Drop)],
-        ],
-    );
-}
-
-#[test]
-fn client_that_resumes_may_have_each_object_before_its_first_event() {
-    use EventDecision::{Drop, Keep, KeepAs, Tombstone};
-    use EventType::{Added, Deleted, Modified};
-    check_decisions(
-        RESUMES,
-        &[
-            &[
-                (Modified, "a", Keep),
-                (Modified, "b", Tombstone),
-                (Modified, "b", Drop),
-                (Modified, "a", KeepAs(Added)),
-                (Modified, "a", Keep),
-                (Deleted, "b", Tombstone),
-            ],
-            &[(Modified, "b", Tombstone), (Deleted, "b", Drop)],
-            &[(Modified, "b", Tombstone), (Deleted, "a", Drop)],
-            // It is new, so the client cannot have it.
-            &[
-                (Added, "b", Drop),
-                (Modified, "b", Drop),
-                (Modified, "a", KeepAs(Added)),
-            ],
-            &[(Deleted, "a", Keep)],
-            // What is deleted is forgotten.
-            &[(Added, "b", Drop), (Deleted, "b", Drop), (Deleted, "b", Tombstone)],
-        ],
-    );
-}
-
-#[test]
-fn client_is_told_of_every_departure_beyond_the_limit() {
-    use EventDecision::{Keep, KeepAs, Tombstone};
-    use EventType::{Added, Deleted, Modified};
-    for (client, first) in [(RESUMES, Keep), (STARTS_EMPTY, KeepAs(Added))] {
-        let mut decider = decider(vec![with_labels("shard=a")], client);
-        let known = decider.known.as_mut().unwrap();
-        for index in 0..known_objects::MAX_KNOWN_OBJECTS {
-            known.remember(&index.to_string(), true);
-        }
-        // A client that starts empty is known to lack objects until one finds no room.
-        for (event_type, shard, expected) in [
-            (Modified, "a", first),
-            (Modified, "a", Keep),
-            (Modified, "b", Tombstone),
-            (Modified, "b", Tombstone),
-            (Modified, "a", Keep),
-            (Deleted, "b", Tombstone),
-        ] {
-            let decision = decide(&mut decider, event_type, shard);
-            assert_eq!(decision, expected, "{event_type:?} {shard} {client:?}");
-        }
-    }
-}
-
-#[test]
-fn watch_remembers_objects_only_if_they_can_enter_and_leave() {
-    let ranges_of = |key| Predicate::hash_ranges(key, vec![HashRange::ALL]).unwrap();
-    for (predicates, remembers) in [
-        (vec![in_namespace("a"), with_name("x")], false),
-        (vec![ranges_of(HashKey::Uid)], false),
-        (vec![ranges_of(HashKey::Namespace).negate().unwrap()], false),
-        (vec![with_labels("shard=a")], true),
-        (vec![in_namespace("a"), with_labels("shard=a")], true),
-        (vec![ranges_of(HashKey::ControllerUid)], true),
-        (vec![ranges_of(HashKey::Label("shard".into()))], true),
-    ] {
-        let shown = format!("{predicates:?}");
-        let decider = decider(predicates, STARTS_EMPTY);
-        assert_eq!(decider.known.is_some(), remembers, "{shown}");
-        assert!(decider.fields().uid || !remembers, "{shown}");
-    }
-    assert!(!decider(vec![in_namespace("a")], RESUMES).fields().uid);
-}
-
-#[test]
-fn objects_that_can_never_match_take_no_memory() {
-    let elsewhere = Predicate::all(vec![with_labels("shard=a"), in_namespace("b")]).unwrap();
-    let mut decider = decider(vec![elsewhere], RESUMES);
-    assert_eq!(decide(&mut decider, EventType::Added, "a"), EventDecision::Drop);
-    let known = decider.known.unwrap();
-    assert_eq!(known.possession_of("uid"), Possession::Unknown);
 }
 
 /// A value of strings and maps in CBOR, with byte strings as API servers write them.
