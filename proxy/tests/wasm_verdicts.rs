@@ -89,6 +89,21 @@ fn every_request_edit_arrives_in_order() {
 }
 
 #[test]
+fn dropped_paths_are_bounded_over_all_edits() {
+    let paths = vec!["metadata.managedFields"; 16];
+    let edit = format!(r#"{{"dropFields": {paths:?}}}"#);
+    let edit = edit.as_str();
+    let verdict = |edits: &[&str]| request_verdict(&format!(r#"{{"then": {{"proceed": [{}]}}}}"#, edits.join(",")));
+    assert!(verdict(&[edit; 4]).is_ok());
+    let one_more = r#"{"dropFields": ["spec"]}"#;
+    let refused = verdict(&[edit, edit, one_more, edit, edit]).unwrap_err();
+    assert!(
+        matches!(&refused, Fault::Invalid { what, .. } if what.contains("65 paths of dropped fields")),
+        "{refused:?}"
+    );
+}
+
+#[test]
 fn refusals_and_resets_arrive() {
     let refusal = Refusal {
         code: 429,

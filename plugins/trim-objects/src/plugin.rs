@@ -9,6 +9,8 @@ use crate::settings::Settings;
 
 /// Maximum of rules; all can match one request, and a verdict has at most 64 edits.
 const MAX_RULES: usize = 64;
+/// Maximum of fields in all rules; all can be in one verdict, which has at most 64 paths.
+const MAX_FIELDS: usize = 64;
 /// Maximum bytes of all fields; all can be in one verdict, whose text has at most 64 KiB.
 const MAX_FIELD_BYTES: usize = 32 << 10;
 
@@ -49,6 +51,13 @@ fn compile_rules(settings: &Settings) -> Result<Vec<Rule>, Invalid> {
     let mut rules = Vec::with_capacity(written.len());
     for (index, rule) in written.iter().enumerate() {
         rules.push(Rule::new(rule).map_err(|error| error.index(index))?);
+    }
+    let fields: usize = rules.iter().map(Rule::field_count).sum();
+    if fields > MAX_FIELDS {
+        let message = format!(
+            "they have {fields} fields together; at most {MAX_FIELDS} are allowed: merge rules, or leave out a field that holds several"
+        );
+        return Err(Invalid::new(message));
     }
     let bytes: usize = rules.iter().map(Rule::text_bytes).sum();
     if bytes > MAX_FIELD_BYTES {

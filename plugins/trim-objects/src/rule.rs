@@ -45,6 +45,11 @@ impl Rule {
         RequestEdit::drop_fields(&self.fields)
     }
 
+    /// Number of the paths in a verdict.
+    pub(crate) const fn field_count(&self) -> usize {
+        self.fields.len()
+    }
+
     /// Bytes of the paths in a verdict, as the host counts them.
     pub(crate) fn text_bytes(&self) -> usize {
         self.fields.iter().map(|field| field.len() + 1).sum()

@@ -166,6 +166,15 @@ fn rules_and_their_fields_are_bounded() {
         rules(65, "spec"),
         Err("rules: 65 rules; at most 64 are allowed".to_owned())
     );
+    let five = json!({ "resources": pods(), "fields": ["a", "b", "c", "d", "e"] });
+    let of_five =
+        |count: usize| Bench::<TrimObjects>::new(&json!({ "rules": vec![five.clone(); count] }).to_string()).map(drop);
+    assert_eq!(of_five(12), Ok(()));
+    let error = of_five(13).unwrap_err();
+    assert!(
+        error.starts_with("rules: they have 65 fields together; at most 64 are allowed"),
+        "{error}"
+    );
     let long = "k".repeat(1000);
     assert!(rules(32, &long).is_ok());
     let error = rules(33, &long).unwrap_err();

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use ctrlmesh_wire::objects::{MAX_PATTERNS, MAX_PREDICATE_NODES};
+use ctrlmesh_wire::objects::{MAX_DROPPED_PATHS, MAX_PATTERNS, MAX_PREDICATE_NODES};
 use http::{HeaderName, HeaderValue};
 
 use super::state::MAX_KEY_BYTES;
@@ -13,6 +13,8 @@ use crate::plugin::verdict::{BodyShape, OutcomeRule, Refusal};
 
 /// Maximum number of edits in one verdict.
 const MAX_EDITS: usize = 64;
+/// Maximum number of paths in all `drop-fields` edits of one verdict: those of four edits with the most paths.
+const MAX_VERDICT_PATHS: usize = 4 * MAX_DROPPED_PATHS;
 /// Maximum size of the text in one result: selectors, header values, messages together.
 const MAX_TEXT_BYTES: usize = 64 * 1024;
 /// Maximum number of causes of a refusal; the API server's longest responses have a handful.
@@ -121,6 +123,11 @@ pub(crate) fn predicate_node_count(count: usize) -> Result<(), String> {
 /// Bounds the patterns in all predicates of a verdict: each is compiled for the call.
 pub(crate) fn pattern_count(count: usize) -> Result<(), String> {
     check_count("patterns in a verdict", count, MAX_PATTERNS)
+}
+
+/// Bounds the paths of dropped fields in all edits of a verdict: the fields of all edits are merged for each request.
+pub(crate) fn dropped_path_count(count: usize) -> Result<(), String> {
+    check_count("paths of dropped fields in a verdict", count, MAX_VERDICT_PATHS)
 }
 
 /// Bounds the key of a tally.
@@ -356,6 +363,13 @@ mod tests {
             let found = checked(paths).unwrap_err();
             assert!(found.starts_with("drop-fields"), "{paths:?}: {found}");
         }
+    }
+
+    #[test]
+    fn contract_bounds_dropped_paths_of_verdict() {
+        assert!(dropped_path_count(64).is_ok());
+        let found = dropped_path_count(65).unwrap_err();
+        assert_eq!(found, "65 paths of dropped fields in a verdict, at most 64 are allowed");
     }
 
     #[test]

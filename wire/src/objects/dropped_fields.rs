@@ -48,7 +48,8 @@ impl DroppedFields {
         Ok(Self { keys })
     }
 
-    /// The fields that either of both drops.
+    /// The fields that either of both drops. Callers bound how many paths they unite: a sidecar allows 64 in a verdict and
+    /// has verdicts of at most 64 entries for a request, so 4096 paths.
     #[must_use]
     pub fn union(mut self, other: &Self) -> Self {
         self.keys.merge(&other.keys);

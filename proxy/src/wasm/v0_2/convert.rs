@@ -159,6 +159,7 @@ pub(crate) fn request_verdict(verdict: types::RequestVerdict, cells: &[CellWrite
         types::RequestAction::Proceed(edits) => {
             validate::edit_count(edits.len())?;
             predicate::check_pattern_count(&edits)?;
+            validate::dropped_path_count(dropped_path_count(&edits))?;
             let edits = edits
                 .into_iter()
                 .map(|edit| request_edit(edit, &mut text))
@@ -200,6 +201,15 @@ fn outcome_rules(
         .collect::<Result<_, _>>()?;
     validate::distinct_tallies(&rules)?;
     Ok(Some(rules.into()))
+}
+
+/// The number of paths in all `drop-fields` edits.
+fn dropped_path_count(edits: &[types::RequestEdit]) -> usize {
+    let counts = edits.iter().map(|edit| match edit {
+        types::RequestEdit::DropFields(paths) => paths.len(),
+        _ => 0,
+    });
+    counts.sum()
 }
 
 fn request_edit(edit: types::RequestEdit, text: &mut TextLimit) -> Result<RequestEdit, String> {
