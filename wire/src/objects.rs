@@ -48,6 +48,10 @@ pub use predicate::{
 };
 pub use protobuf::{ProtobufListFilter, ProtobufWatchFilter};
 
+/// The API groups whose lists have values of metrics as items, which are no objects: they have no metadata
+/// (`k8s.io/metrics`, `pkg/apis/custom_metrics` and `external_metrics`). No filter reads these lists.
+pub const METRIC_VALUE_GROUPS: [&str; 2] = ["custom.metrics.k8s.io", "external.metrics.k8s.io"];
+
 /// The metadata of a tombstone.
 const TOMBSTONE_FIELDS: MetadataFields = MetadataFields {
     labels: false,

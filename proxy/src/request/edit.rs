@@ -4,6 +4,7 @@
 //! on unfiltered; parameters that no edit names keep their order and bytes; an edit that the API server would not read counts as a mistake
 //! of its plugin. Leaves bodies to `renaming`, `delete_options` and `object_filter`.
 
+use ctrlmesh_wire::objects::METRIC_VALUE_GROUPS;
 use ctrlmesh_wire::rename::{self, Rename};
 use ctrlmesh_wire::{
     DeleteOption, DeleteOptionEdit, FieldSelector, LabelSelector, ParsedQuery, QueryEditor, RequestInfo, Verb,
@@ -198,7 +199,13 @@ impl Work<'_> {
                     .to_owned(),
             ));
         }
-        self.filter_objects("drop-fields")
+        let filters_objects = self.filters_objects;
+        self.filter_objects("drop-fields")?;
+        if METRIC_VALUE_GROUPS.contains(&&*self.info.group) {
+            // Nothing is left out of them.
+            self.filters_objects = filters_objects;
+        }
+        Ok(())
     }
 
     fn filter_objects(&mut self, edit: &str) -> Result<(), Refused> {

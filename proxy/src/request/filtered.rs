@@ -182,7 +182,13 @@ impl FilteredRequest {
         let uri = uri.map_err(|error| Reply::bad_request(format!("the edited request target is no URI: {error}")))?;
         let sent = uri.as_ref().unwrap_or(exchange.uri);
         // Before the view is noted, because it may refuse the request.
-        let object_filter = ObjectFilter::new(&edits, &query, sent, &self.plugins.view.headers.borrow())?;
+        let object_filter = ObjectFilter::new(
+            &edits,
+            &exchange.info.group,
+            &query,
+            sent,
+            &self.plugins.view.headers.borrow(),
+        )?;
         let CheckedView { position, noted } = check_view(exchange, &self.plugins, &query, &edits)?;
         if let (Some(uri), Some(noted)) = (&uri, noted)
             && let headers = self.plugins.view.headers.borrow()

@@ -323,4 +323,6 @@ fn dropped_fields_edit_only_tables_without_objects() {
         edited("includeObject=None"),
         Ok(Some("/api/v1/pods?includeObject=Metadata".into()))
     );
+    let metrics = "/apis/external.metrics.k8s.io/v1beta1/namespaces/n/queue?includeObject=None";
+    assert_eq!(apply_to(metrics, "GET", vec![drop_fields()]), Ok(None));
 }

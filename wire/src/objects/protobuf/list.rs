@@ -15,7 +15,7 @@ use crate::WatchEncoding;
 use crate::objects::dropped_fields::DroppedFields;
 use crate::objects::limits::{MAX_BATCH, MAX_HELD_BYTES, MAX_OBJECT_BYTES};
 use crate::objects::splice::put_spliced;
-use crate::objects::{DecideObjects, FilterError, MetadataFields, ObjectMetadata};
+use crate::objects::{DecideObjects, FilterError, METRIC_VALUE_GROUPS, MetadataFields, ObjectMetadata};
 use crate::protobuf::{Field, MAGIC, MAX_FIELD_NUMBER};
 
 /// Largest `ListMeta`, `TypeMeta` and `Status`, in bytes.
@@ -71,8 +71,8 @@ impl Body {
     /// The items of a `v1.List` are bodies of any encoding; the API server sends none. Those of metrics have no
     /// `ObjectMeta`: another text is in its place.
     fn of_type(type_meta: &TypeMeta<'_>) -> Result<Self, FilterError> {
-        let has_prefix = |prefix: &str| type_meta.api_version.starts_with(prefix);
-        let is_metrics = has_prefix("custom.metrics.k8s.io/") || has_prefix("external.metrics.k8s.io/");
+        let group = type_meta.api_version.split_once('/').map_or("", |(group, _)| group);
+        let is_metrics = METRIC_VALUE_GROUPS.contains(&group);
         match (type_meta.kind, type_meta.api_version) {
             ("Status", "v1") => Ok(Self::Status),
             ("List", _) => Err(FilterError::NotList),
