@@ -8,6 +8,11 @@ use serde_json::{Map, Value};
 /// there are no match rules here.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
+#[schemars(extend("x-kubernetes-validations" = [{
+    "rule": "has(self.image) || self.name == 'trim-objects'",
+    "message": "is missing; write oci://host/repository:tag (trim-objects alone needs none)",
+    "fieldPath": ".image",
+}]))]
 pub struct PluginRef {
     /// Unique name of the plugin in this object. The name of a built-in plugin (fault-inject, rate-limit,
     /// circuit-breaker, shard-selector) replaces the built-in one in the pods of this shard; the replacement gets the
