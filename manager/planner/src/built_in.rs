@@ -72,11 +72,12 @@ impl BuiltIn {
     }
 
     /// Without its shard's rule a controller would see the whole cluster, so shard-selector fails closed. Without a limit or
-    /// breaker, a controller works as it did before.
+    /// breaker, a controller works as it did before. Entries of trim-objects have what `spec.plugins` says, and this is the
+    /// default there.
     pub(crate) const fn on_failure(self) -> FailurePolicy {
         match self {
-            Self::ShardSelector => FailurePolicy::Closed,
-            Self::FaultInject | Self::RateLimit | Self::CircuitBreaker | Self::TrimObjects => FailurePolicy::Open,
+            Self::ShardSelector | Self::TrimObjects => FailurePolicy::Closed,
+            Self::FaultInject | Self::RateLimit | Self::CircuitBreaker => FailurePolicy::Open,
         }
     }
 

@@ -2,6 +2,7 @@
 
 use ctrlmesh_contract::chain::MAX_SETTINGS_BYTES;
 use ctrlmesh_contract::error::quote;
+use ctrlmesh_manager_api::plugin::PullPolicy;
 use ctrlmesh_manager_api::{PluginRef, VerificationKey};
 use serde_json::Value;
 
@@ -34,12 +35,17 @@ pub(super) fn check_plugins(plugins: &[PluginRef], findings: &mut Findings) {
 
 /// Lets a built-in plugin check the settings that the object has for it.
 fn check_named(built_in: BuiltIn, plugin: &PluginRef, path: &str, findings: &mut Findings) {
-    if plugin.pull_secret.is_some() || plugin.verification_key.is_some() {
+    // IfNotPresent is the default, which API servers write into every object.
+    let is_always = plugin.pull_policy == PullPolicy::Always;
+    if is_always || plugin.pull_secret.is_some() || plugin.verification_key.is_some() {
         let problem = format!(
             "{} without an image is the manager's own and is not pulled",
             built_in.name()
         );
-        findings.refuse(path, format!("{problem}; remove pullSecret and verificationKey"));
+        findings.refuse(
+            path,
+            format!("{problem}; remove pullPolicy, pullSecret and verificationKey"),
+        );
     }
     let settings = Value::Object(plugin.settings.clone());
     findings.ask_whole(built_in, &settings, "", &|inner| match inner {

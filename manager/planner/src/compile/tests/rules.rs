@@ -110,12 +110,17 @@ fn disabled_deleted_and_root_objects_have_no_entries() {
 fn trim_objects_without_image_is_the_built_in_one_among_own_plugins() {
     let settings = json!({"rules": [{"resources": [{"resources": ["pods"]}], "userAgents": ["a"]}]});
     let built_in = json!({"name": "trim-objects", "order": 3, "onFailure": "Open", "settings": settings});
-    let shards = [shard("s", &[built_in]), shard("t", &[plugin("trim-objects", 4)])];
+    let without_policy = json!({"name": "trim-objects", "settings": settings});
+    let shards = [
+        shard("s", &[built_in]),
+        shard("t", &[plugin("trim-objects", 4)]),
+        shard("u", &[without_policy]),
+    ];
     let mut fixture = Fixture::new(&shards);
-    fixture
-        .resolved
-        .own
-        .remove(&("s".to_owned(), "trim-objects".to_owned()));
+    for unresolved in ["s", "u"] {
+        let key = (unresolved.to_owned(), "trim-objects".to_owned());
+        fixture.resolved.own.remove(&key);
+    }
     let compiled = fixture.compile();
     assert_eq!(compiled.refused, []);
     let entry = find_entry(&compiled, "trim-objects/s");
@@ -126,6 +131,9 @@ fn trim_objects_without_image_is_the_built_in_one_among_own_plugins() {
     assert_eq!(entry.settings.value(), &settings);
     let own = find_entry(&compiled, "trim-objects/t");
     assert_eq!((own.plugin, own.order), (Digest::of(b"own"), 1004));
+    let by_default = find_entry(&compiled, "trim-objects/u").on_failure;
+    assert_eq!(by_default, FailurePolicy::Closed);
+    assert_eq!(by_default, BuiltIn::TrimObjects.on_failure());
 }
 
 #[test]
