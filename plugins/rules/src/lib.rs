@@ -1,6 +1,6 @@
-//! The matches of a rule of rate-limit, circuit-breaker, fault-inject and trim-objects: requests to the Kubernetes API by resource or by path, and calls
-//! to external services by URL, host, path, method and headers. The fields are those of the CRDs `CircuitBreaker` and `FaultInjection`
-//! (`ctrlmesh.kusionstack.io/v1alpha1`), in both shapes of the latter.
+//! The matches of a rule of rate-limit, circuit-breaker, fault-inject and trim-objects: requests to the Kubernetes API by resource or by
+//! path, and calls to external services by URL, host, path, method and headers. The fields are those of the CRDs `CircuitBreaker` and
+//! `FaultInjection` (`ctrlmesh.kusionstack.io/v1alpha1`), in both shapes of the latter.
 //!
 //! | file | holds |
 //! |---|---|
