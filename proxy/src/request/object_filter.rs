@@ -24,7 +24,7 @@ use crate::plugin::verdict::RequestEdit;
 use crate::respond::Reply;
 use crate::stream::body::{BoxBody, ClientBody};
 use crate::stream::inflate::{InflateError, InflatedBody};
-use crate::stream::kept_objects::{KeptObjects, KeptObjectsBody, WatchClient, WatchStart};
+use crate::stream::kept_objects::{ClientStart, KeptObjects, KeptObjectsBody, WatchClient};
 
 /// Media types of lists that can be filtered, for clients that accept none of them.
 const FILTERABLE_TYPES: [&str; 3] = [
@@ -110,7 +110,7 @@ impl ObjectFilter {
             dropped,
             client: WatchClient {
                 takes_bookmarks: takes_bookmarks(query, &sent),
-                start: watch_start(query, &sent),
+                start: client_start(query, &sent),
             },
         }))
     }
@@ -315,15 +315,15 @@ fn takes_bookmarks(client: &ParsedQuery<'_>, sent: &Query<'_>) -> bool {
 
 /// What the client has when its watch begins. Its own query tells: if a plugin alone has removed the version, the client has the objects of
 /// its list.
-fn watch_start(client: &ParsedQuery<'_>, sent: &Query<'_>) -> WatchStart {
+fn client_start(client: &ParsedQuery<'_>, sent: &Query<'_>) -> ClientStart {
     let version = sent.get("resourceVersion");
     let initial_events = sent.get("sendInitialEvents");
     if !begins_with_all(version.as_deref(), initial_events.as_deref()) {
-        WatchStart::Resumed
+        ClientStart::Resumed
     } else if begins_with_all(client.get("resourceVersion"), client.get("sendInitialEvents")) {
-        WatchStart::Empty
+        ClientStart::Empty
     } else {
-        WatchStart::Repeated
+        ClientStart::Repeated
     }
 }
 

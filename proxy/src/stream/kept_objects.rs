@@ -105,12 +105,12 @@ impl KeptObjects {
 pub(crate) struct WatchClient {
     /// The client may get a bookmark instead of an event that is left out.
     pub(crate) takes_bookmarks: bool,
-    pub(crate) start: WatchStart,
+    pub(crate) start: ClientStart,
 }
 
 /// What a client has when its watch begins, and with what the watch begins.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) enum WatchStart {
+pub(crate) enum ClientStart {
     /// The client has no objects yet, and the watch begins with ADDED of all objects.
     Empty,
     /// The client may have objects, and the watch begins with what happened to them later.
@@ -417,8 +417,8 @@ impl EventDecider {
         Self {
             known: kept
                 .is_mutable()
-                .then(|| KnownObjects::new(client.start == WatchStart::Empty)),
-            repeats_added: client.start == WatchStart::Repeated,
+                .then(|| KnownObjects::new(client.start == ClientStart::Empty)),
+            repeats_added: client.start == ClientStart::Repeated,
             last_sent: client.takes_bookmarks.then(Instant::now),
             kept,
         }

@@ -348,16 +348,19 @@ fn only_watch_that_resumes_takes_bookmarks() {
 #[test]
 fn watch_that_begins_with_all_objects_starts_empty() {
     for (query, expected) in [
-        ("watch=1", WatchStart::Empty),
-        ("watch=1&resourceVersion=", WatchStart::Empty),
-        ("watch=1&resourceVersion=0", WatchStart::Empty),
-        ("watch=1&resourceVersion=5", WatchStart::Resumed),
-        ("watch=1&sendInitialEvents=true", WatchStart::Empty),
-        ("watch=1&resourceVersion=5&sendInitialEvents=true", WatchStart::Empty),
+        ("watch=1", ClientStart::Empty),
+        ("watch=1&resourceVersion=", ClientStart::Empty),
+        ("watch=1&resourceVersion=0", ClientStart::Empty),
+        ("watch=1&resourceVersion=5", ClientStart::Resumed),
+        ("watch=1&sendInitialEvents=true", ClientStart::Empty),
+        ("watch=1&resourceVersion=5&sendInitialEvents=true", ClientStart::Empty),
         // The watch begins now, whatever the client has.
-        ("watch=1&sendInitialEvents=false", WatchStart::Resumed),
-        ("watch=1&resourceVersion=0&sendInitialEvents=false", WatchStart::Resumed),
-        ("watch=1&resourceVersion=5&sendInitialEvents=0", WatchStart::Resumed),
+        ("watch=1&sendInitialEvents=false", ClientStart::Resumed),
+        (
+            "watch=1&resourceVersion=0&sendInitialEvents=false",
+            ClientStart::Resumed,
+        ),
+        ("watch=1&resourceVersion=5&sendInitialEvents=0", ClientStart::Resumed),
     ] {
         assert_eq!(object_filter(query).client.start, expected, "{query}");
     }
@@ -365,11 +368,11 @@ fn watch_that_begins_with_all_objects_starts_empty() {
 
 #[test]
 fn watch_that_plugin_lets_start_anew_repeats_what_the_client_has() {
-    let start = |client, sent| watch_start(&ParsedQuery::new(client), &Query::new(sent));
+    let start = |client, sent| client_start(&ParsedQuery::new(client), &Query::new(sent));
     let resumed = "watch=1&resourceVersion=5";
     for all in ["watch=1", "watch=1&resourceVersion=0", "watch=1&sendInitialEvents=true"] {
-        assert_eq!(start(resumed, all), WatchStart::Repeated, "{all}");
-        assert_eq!(start(all, resumed), WatchStart::Resumed, "{all}");
-        assert_eq!(start(all, all), WatchStart::Empty, "{all}");
+        assert_eq!(start(resumed, all), ClientStart::Repeated, "{all}");
+        assert_eq!(start(all, resumed), ClientStart::Resumed, "{all}");
+        assert_eq!(start(all, all), ClientStart::Empty, "{all}");
     }
 }

@@ -6,16 +6,16 @@ use super::*;
 
 const RESUMES: WatchClient = WatchClient {
     takes_bookmarks: false,
-    start: WatchStart::Resumed,
+    start: ClientStart::Resumed,
 };
 
 pub(super) const STARTS_EMPTY: WatchClient = WatchClient {
-    start: WatchStart::Empty,
+    start: ClientStart::Empty,
     ..RESUMES
 };
 
 const REPEATS: WatchClient = WatchClient {
-    start: WatchStart::Repeated,
+    start: ClientStart::Repeated,
     ..RESUMES
 };
 
