@@ -93,7 +93,7 @@ impl Reply {
             Self::Plain(plain) => plain.render_for(req),
             Self::Foreign(answer) => answer.clone().into(),
             Self::Timeout => server::timeout().into(),
-            Self::ServerTimeout(seconds) => writes::server_timeout(req.facts(), *seconds).into(),
+            Self::ServerTimeout(seconds) => writes::server_timeout(req, *seconds).into(),
             Self::StoreTimeout => writes::store_timeout().into(),
             Self::TooOld => reads::too_old(req).into(),
             Self::TooNew => reads::too_new(req).into(),
@@ -104,8 +104,8 @@ impl Reply {
             Self::Exists => writes::already_exists(req.facts()).into(),
             Self::Unauthorized => identity::unauthorized().into(),
             Self::Forbidden(user) => identity::forbidden(req, user).into(),
-            Self::Denied(denied) => denied.to_refusal(req.facts()).into(),
-            Self::Quota(quota) => quota.to_refusal(req.facts()).into(),
+            Self::Denied(denied) => denied.to_refusal(req).into(),
+            Self::Quota(quota) => quota.to_refusal(req).into(),
             Self::WebhookDown(webhook) => webhook.unreachable_refusal().into(),
             Self::NamespaceTerminating => admission::namespace_terminating(req.facts()).into(),
             Self::Throttled(seconds) => server::throttled(*seconds).into(),
@@ -119,10 +119,14 @@ impl Reply {
 /// `deployments.apps`, or `pods` of the core group: `GroupResource.String()` (k8s.io/apimachinery
 /// `pkg/runtime/schema/group_version.go`).
 fn qualified_resource(facts: &Facts) -> String {
-    if facts.group.is_empty() {
-        facts.resource.clone()
+    group_resource(&facts.group, &facts.resource)
+}
+
+fn group_resource(group: &str, resource: &str) -> String {
+    if group.is_empty() {
+        resource.to_owned()
     } else {
-        format!("{}.{}", facts.resource, facts.group)
+        format!("{resource}.{group}")
     }
 }
 

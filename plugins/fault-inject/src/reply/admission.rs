@@ -1,6 +1,6 @@
 //! Responses of admission. Its errors name the object, even in a create (k8s.io/apiserver `pkg/admission/errors.go`).
 
-use ctrlmesh_sdk::{Details, Facts, Refusal};
+use ctrlmesh_sdk::{Details, Facts, Refusal, Request};
 
 use super::writes::OPTIMISTIC_LOCK;
 use super::{UNKNOWN, object_details, qualified_resource, server, shown_name};
@@ -19,7 +19,7 @@ pub(crate) enum Denied {
 }
 
 impl Denied {
-    pub(crate) fn to_refusal(&self, facts: &Facts) -> Refusal {
+    pub(crate) fn to_refusal(&self, req: &dyn Request) -> Refusal {
         match self {
             Self::ByWebhook { name, message, code } => {
                 let refused = format!("admission webhook {name:?} denied the request");
@@ -37,6 +37,7 @@ impl Denied {
                 Refusal::new(*code, message).reason(reason)
             }
             Self::ByPolicy { name, binding, message } => {
+                let facts = req.facts();
                 let denied =
                     format!("ValidatingAdmissionPolicy '{name}' with binding '{binding}' denied request: {message}");
                 let mut refusal = forbidden_refusal(facts, &denied).reason("Invalid");
@@ -62,7 +63,7 @@ pub(crate) enum Quota {
 }
 
 impl Quota {
-    pub(crate) fn to_refusal(&self, facts: &Facts) -> Refusal {
+    pub(crate) fn to_refusal(&self, req: &dyn Request) -> Refusal {
         match self {
             Self::Exceeded {
                 name,
@@ -71,7 +72,7 @@ impl Quota {
                 limited,
             } => {
                 let cause = format!("exceeded quota: {name}, requested: {requested}, used: {used}, limited: {limited}");
-                forbidden_refusal(facts, &cause)
+                forbidden_refusal(req.facts(), &cause)
             }
             Self::Conflict { name } => {
                 let message = format!("Operation cannot be fulfilled on resourcequotas {name:?}: {OPTIMISTIC_LOCK}");

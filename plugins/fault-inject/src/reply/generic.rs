@@ -4,7 +4,8 @@
 use ctrlmesh_sdk::{Details, Refusal, Request, Verb};
 
 use super::{
-    RenderedReply, identity, is_resource, object_details, qualified_resource, reads, server, shown_name, writes,
+    RenderedReply, group_resource, identity, is_resource, object_details, qualified_resource, reads, server,
+    shown_name, writes,
 };
 
 /// The parts that a rule may set.
@@ -72,12 +73,12 @@ fn not_found(req: &dyn Request) -> Refusal {
 
 /// `NewMethodNotSupported`.
 fn method_not_supported(req: &dyn Request) -> Refusal {
-    let facts = req.facts();
-    let verb = crate::draw::verb_name(facts.verb);
+    let verb = crate::draw::verb_name(req.verb());
+    let (group, resource) = (req.group(), req.resource());
     let message = format!(
         "{verb} is not supported on resources of kind {:?}",
-        qualified_resource(facts)
+        group_resource(group, resource)
     );
-    let details = Details::new(&facts.group, &facts.resource, "");
+    let details = Details::new(group, resource, "");
     Refusal::new(405, message).reason("MethodNotAllowed").details(details)
 }

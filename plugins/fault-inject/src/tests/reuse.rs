@@ -1,7 +1,7 @@
 //! The time for which a verdict may be reused, and the later phases that it wants.
 
 use ctrlmesh_sdk::testing::{Bench, TestRequest, TestResponse, about};
-use ctrlmesh_sdk::{Host, Phases, RequestAction, RequestVerdict, Reuse, Verb};
+use ctrlmesh_sdk::{Host, Phases, RequestAction, RequestVerdict, ResponseAction, Reuse, Verb};
 
 use super::support::{api_request, bench_with_fault, bench_with_rule, is_hit, new_bench};
 use crate::plugin::FaultInject;
@@ -76,15 +76,46 @@ fn refusal_that_names_no_object_is_reusable_for_all_objects() {
         (r#""throttle""#, false),
         (r#"{"refuse": {"code": 500}}"#, false),
         (r#"{"answer": {"code": 502}}"#, false),
+        (r#"{"deny": {"webhook": "w"}}"#, false),
+        (r#"{"quota": {"how": "conflict"}}"#, false),
+        (r#"{"refuse": {"code": 405}}"#, false),
         (r#""conflict""#, true),
+        (r#"{"deny": {"policy": "p"}}"#, true),
+        (r#"{"quota": {"how": "exceeded"}}"#, true),
+        (r#"{"refuse": {"code": 404}}"#, true),
     ] {
         let mut bench = bench_with_fault(fault);
-        let update = api_request(Verb::Update);
-        assert_eq!(bench.on_request(&update).reuse, Reuse::WhileUnchanged, "{fault}");
-        let reads = update.take_reads();
-        let reads_name = reads.contains(&"name") || reads.contains(&"facts");
-        assert_eq!(reads_name, names_object, "{fault}: {reads:?}");
+        // A quota is asked about creates only.
+        let verb = if fault.contains("quota") {
+            Verb::Create
+        } else {
+            Verb::Update
+        };
+        let write = api_request(verb);
+        let verdict = bench.on_request(&write);
+        assert!(
+            matches!(verdict.action, RequestAction::Refuse(_) | RequestAction::Answer(_)),
+            "{fault}"
+        );
+        assert_eq!(verdict.reuse, Reuse::WhileUnchanged, "{fault}");
+        assert_eq!(reads_name(&write), names_object, "{fault}");
     }
+}
+
+#[test]
+fn refusal_instead_of_a_response_reads_the_name_only_if_it_shows_it() {
+    let mut bench = bench_with_fault(r#"{"lose": {"how": "retry"}}"#);
+    let update = api_request(Verb::Update);
+    bench.on_request(&update);
+    let verdict = bench.on_response(&update, &TestResponse::new(200));
+    assert!(matches!(verdict.action, ResponseAction::Replace(_)), "{verdict:?}");
+    assert!(!reads_name(&update));
+}
+
+/// Whether the plugin has read the object's name since this was last asked.
+fn reads_name(req: &TestRequest) -> bool {
+    let reads = req.take_reads();
+    reads.contains(&"name") || reads.contains(&"facts")
 }
 
 #[test]
