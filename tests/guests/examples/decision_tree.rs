@@ -4,7 +4,7 @@
 //! root:
 //!   ask: {header: x-a}                 # verb, group, namespace, {query: q}, {cell: k}, {cells: [k, l]} …; null is another answer
 //!   answers: [[{one: "1"}, {leaf: {edit: a=1, reuse: whileUnchanged, counts: [[seen, l, 2]], tokens: {key: t, burst: 3}}}]]
-//!   otherwise: {leaf: {write: k, reuse: never}}
+//!   otherwise: {leaf: {write: k, increments: [[n, 2]], reuse: never}}
 //! ```
 //!
 //! A leaf may have an action in the grammar of `scripted` instead of `edit`: `{leaf: {then: {refuse: {code: 429}}, later: none}}`.
@@ -91,6 +91,8 @@ struct Leaf {
     reuse: Reuse,
     counts: Vec<(String, String, u64)>,
     counts_at_once: bool,
+    /// Counters of the state, and what is added to each.
+    increments: Vec<(String, u64)>,
     note: Option<u64>,
     rule: Option<String>,
     tokens: Option<Tokens>,
@@ -349,6 +351,9 @@ impl Leaf {
             for (name, label, by) in &self.counts {
                 host.count(name, label, *by);
             }
+        }
+        for (key, by) in &self.increments {
+            host.increment(key, *by);
         }
     }
 

@@ -1,6 +1,6 @@
 //! Each kind of action and effect by itself: which verdicts are repeated with their effects, and which calls are made again.
 
-use super::generated::actions;
+use super::generated::{LAST_ACTIVE_SECOND, actions, fault};
 use super::*;
 
 /// A plugin whose only leaf has these fields and is marked as reusable.
@@ -42,11 +42,54 @@ fn delays_later_phases_and_effects_that_are_data_are_repeated() {
         json!({"note": 7}),
         json!({"rule": "r", "delayMs": 5}),
         json!({"counts": [["seen", "l", 2], ["seen", "m", 1]], "countsAtOnce": true}),
+        json!({"increments": [["n", 2], ["m", 1], ["n", 0]]}),
+        json!({"increments": [["n", 2]], "place": {"key": "p", "burst": 1}}),
         json!({"tokens": {"key": "t", "burst": 9}}),
         json!({"place": {"key": "p", "burst": 1}}),
         json!({"outcome": {"tally": "o", "cells": ["k"], "atHead": true, "failures": 2}}),
     ] {
         assert_eq!(repeated_of_four(&fields), 3, "{fields}");
+    }
+}
+
+/// A cell that was read as absent is a counter after the first request, so the plugin decides anew and reads an error.
+#[test]
+fn verdict_by_an_absent_cell_is_not_repeated_when_the_key_holds_a_counter() {
+    let leaf = |edit: &str| json!({"leaf": {"edit": edit, "increments": [["k", 1]], "reuse": "whileUnchanged"}});
+    let entry = EntrySpec {
+        plugin: "decision_tree",
+        settings: json!({"root": {"question": {
+            "ask": {"cell": "k"}, "answers": [["None", leaf("a=1")]], "otherwise": leaf("a=2"),
+        }}}),
+    };
+    let mut operations: Vec<Operation> = (0..3).flat_map(|_| whole_request(POD, 200)).collect();
+    // The key is absent again, as it was for the first verdict.
+    operations.push(Operation::Remove("k"));
+    operations.extend(whole_request(POD, 200));
+    let compared = compare(&[entry], &operations, 0);
+    assert_eq!((compared.difference, compared.repeated), (None, 1));
+}
+
+/// Six whole requests; in the middle the second ends in which a fault is active.
+#[test]
+fn fault_that_fires_is_repeated_unless_it_draws_or_needs_a_count() {
+    for (fields, repeated) in [
+        (json!({"do": "refuse"}), 5),
+        (json!({"do": {"delay": {"for": "5ms"}}, "maxActive": 1}), 5),
+        (json!({"do": {"lose": {"how": "retry"}}}), 5),
+        (json!({"do": {"delay": {"for": "5ms"}}, "percent": 50}), 0),
+        // Two faults, a request that notes the end, and one whose verdict depends on the note.
+        (json!({"do": "refuse", "maxCount": 2}), 2),
+        (
+            json!({"do": "refuse", "effectiveTime": {"endTime": LAST_ACTIVE_SECOND}}),
+            4,
+        ),
+    ] {
+        let mut operations: Vec<Operation> = (0..3).flat_map(|_| whole_request(POD, 200)).collect();
+        operations.push(Operation::Advance(1_000));
+        operations.extend((0..3).flat_map(|_| whole_request(POD, 200)));
+        let compared = compare(&[fault(&json!({}), &fields)], &operations, 0);
+        assert_eq!((compared.difference, compared.repeated), (None, repeated), "{fields}");
     }
 }
 

@@ -75,6 +75,7 @@ pub(super) fn actions() -> Vec<Json> {
         json!({"proceed": [{"setHeader": field("x-a", "9")}, {"removeHeader": "x-b"}]}),
         json!({"proceed": [{"andFieldSelector": "metadata.name=x"}, {"setQuery": field("limit", "7")}]}),
         json!({"proceed": [{"removeQuery": "q"}, {"renameObject": {"from": "x", "to": "y"}}]}),
+        json!({"proceed": [{"dropFields": ["metadata.managedFields"]}]}),
         json!({"proceed": [{"andLabelSelector": "a in (1, 2)"}, {"keepObjects": {"names": ["x"], "labels": "a=1"}}]}),
         json!({"refuse": {"code": 403, "details": details}}),
         json!({"refuse": refusal}),
@@ -92,6 +93,9 @@ fn effect() -> impl Strategy<Value = Json> {
         2 => (0_u64..3, any::<bool>()).prop_map(|(by, at_once)| {
             json!({"counts": [["seen", "l", by], ["more", "", 1]], "countsAtOnce": at_once})
         }),
+        // One key may hold a cell, or be read as one that does not exist; the other is read by `adds`.
+        2 => (prop::sample::select(vec!["k", "n"]), 0_u64..3)
+            .prop_map(|(key, by)| json!({"increments": [[key, by], ["m", 1]]})),
         1 => (0_u64..3).prop_map(|note| json!({"note": note})),
         1 => Just(json!({"rule": "r"})),
         3 => (1_u32..4, prop::sample::select(vec![0, 50]))
@@ -150,6 +154,42 @@ fn tree() -> impl Strategy<Value = EntrySpec> {
 
 /// The built-in plugins with settings that wake them for the requests of the streams.
 fn builtin() -> impl Strategy<Value = EntrySpec> {
+    prop_oneof![3 => other_builtin(), 2 => fault_inject()]
+}
+
+/// The plugin `fault-inject` with one rule, whose name is always the same: the rule of a later chain goes on from its counts.
+fn fault_inject() -> impl Strategy<Value = EntrySpec> {
+    let matches = [
+        json!({"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]}),
+        json!({"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"], "namespaces": ["*"]}),
+    ];
+    let fields = [
+        json!({"do": {"delay": {"for": "5ms"}}, "percent": 50}),
+        json!({"do": "refuse"}),
+        json!({"do": {"delay": {"for": "5ms"}}, "maxActive": 1}),
+        json!({"do": "refuse", "maxCount": 2}),
+        json!({"do": {"lose": {"how": "retry"}}}),
+        json!({"do": "refuse", "effectiveTime": {"endTime": LAST_ACTIVE_SECOND}}),
+    ];
+    let matches = prop::sample::select(matches.to_vec());
+    (matches, prop::sample::select(fields.to_vec())).prop_map(|(matches, fields)| fault(&matches, &fields))
+}
+
+/// The second in which the clock of a sidecar starts: [`Sidecar::new`] advances it by a million seconds.
+pub(super) const LAST_ACTIVE_SECOND: &str = "13:46:40";
+
+/// The plugin `fault-inject` with one rule for these resources.
+pub(super) fn fault(resources: &Json, fields: &Json) -> EntrySpec {
+    let mut rule = json!({"name": "f", "match": {"resources": [resources]}});
+    let fields = fields.as_object().unwrap().clone();
+    rule.as_object_mut().unwrap().extend(fields);
+    EntrySpec {
+        plugin: "fault-inject",
+        settings: json!({"faults": [rule]}),
+    }
+}
+
+fn other_builtin() -> impl Strategy<Value = EntrySpec> {
     let rules = json!([{"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"], "namespaces": ["*"]}]);
     let specs = [
         (
@@ -174,13 +214,6 @@ fn builtin() -> impl Strategy<Value = EntrySpec> {
                 "name": "b", "resourceRules": rules, "triggerPolicy": "Normal",
                 "trip": {"errorPercent": 50, "minimumRequests": 3, "window": "1s"},
                 "recoverPolicy": {"type": "SleepingWindow", "sleepingWindowSize": "1s"}, "key": "resource",
-            }]}),
-        ),
-        (
-            "fault-inject",
-            json!({"faults": [{
-                "name": "f", "match": {"resources": [{"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]}]},
-                "do": {"delay": {"for": "5ms"}}, "percent": 50,
             }]}),
         ),
     ];

@@ -49,10 +49,11 @@ fn shared(tokens: usize) -> Shared {
 }
 
 /// A plugin each that takes tokens, takes places, decides by a cell, and decides by a header field. Each adds one for each request to the
-/// counter `seen`.
+/// metric `seen` and to the counter `n` of its state.
 fn entries(tokens: usize) -> Vec<EntrySpec> {
     let leaf = |edit: &str, more: Json| {
-        let mut leaf = json!({"edit": edit, "reuse": "whileUnchanged", "counts": [["seen", "", 1]]});
+        let mut leaf =
+            json!({"edit": edit, "reuse": "whileUnchanged", "counts": [["seen", "", 1]], "increments": [["n", 1]]});
         leaf.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
         json!({"leaf": leaf})
     };
@@ -171,6 +172,8 @@ impl Shared {
         assert!(repeated > 0, "{name}: nothing was repeated");
         assert_eq!(counter_sum(entry, "seen"), total, "{name}");
         assert_eq!(counter_sum(entry, "completed"), total, "{name}");
+        let number = entry.state.add("n", 0, None);
+        assert_eq!(number, Ok(Some(i64::try_from(total).unwrap())), "{name}");
         assert!(!entry.reuse.is_impure(), "{:?}", entry.reuse.first_contradiction());
         assert_eq!(entry.quarantine.faults(), 0, "{:?}", entry.quarantine.last_fault());
     }
