@@ -8,6 +8,8 @@
 //! - A rule that neither draws, nor selects or stops by a count, nor depends on the time since its first match, only increments its
 //!   counters, which a host repeats with the verdict. A rule that can't fire any more writes nothing. [`RuleCounters::is_repeatable`] says
 //!   whether all that was done for a request may be repeated.
+//! - If the host has no room for a counter, a rule without `maxCount` fires all the same and is not counted. A rule that selects or stops
+//!   by a count that it does not get does not fire.
 
 use std::cell::Cell;
 
@@ -24,7 +26,8 @@ const OBJECTS: &str = "objects";
 /// Key of the names of all rules with a report, to find removed ones.
 const REPORTED: &str = "reported";
 
-/// What has at least happened to a rule; both only grow. It is in a cell, which a verdict may depend on, unlike counters and clocks.
+/// What has at least happened to a rule. Both only grow, in the cell too: a note keeps what was noted before. A verdict may depend on a
+/// cell, unlike on counters and clocks.
 #[derive(Clone, Copy, Default)]
 struct Progress {
     fired: u64,
@@ -35,6 +38,13 @@ struct Progress {
 impl Progress {
     fn encode(self) -> Vec<u8> {
         [self.fired.to_le_bytes(), self.elapsed_ms.to_le_bytes()].concat()
+    }
+
+    fn merged_with(self, other: Self) -> Self {
+        Self {
+            fired: self.fired.max(other.fired),
+            elapsed_ms: self.elapsed_ms.max(other.elapsed_ms),
+        }
     }
 
     fn decode(bytes: &[u8]) -> Option<Self> {
@@ -97,8 +107,7 @@ impl<'a> RuleCounters<'a> {
         if !self.rule.can_end() {
             return false;
         }
-        let cell = self.host.get(&self.state_key("e")).ok().flatten();
-        let progress = cell.and_then(|cell| Progress::decode(&cell.value)).unwrap_or_default();
+        let (progress, _) = self.noted_progress();
         self.rule.is_exhausted(progress.fired) || self.rule.is_over(progress.elapsed_ms)
     }
 
@@ -126,10 +135,18 @@ impl<'a> RuleCounters<'a> {
     }
 
     fn note_progress(&self, progress: Progress) {
-        let key = self.state_key("e");
-        let version = self.host.get(&key).ok().flatten().map_or(0, |cell| cell.version);
-        // If another instance was faster, it has noted the same.
-        let _ = self.use_once().compare_and_swap(&key, version, &progress.encode());
+        let (noted, version) = self.noted_progress();
+        let value = noted.merged_with(progress).encode();
+        // If another instance was faster, the next request that finds the rule ended notes what is missing.
+        let _ = self.use_once().compare_and_swap(&self.state_key("e"), version, &value);
+    }
+
+    /// What was noted last, and the version of the cell.
+    fn noted_progress(&self) -> (Progress, u64) {
+        let cell = self.host.get(&self.state_key("e")).ok().flatten();
+        let version = cell.as_ref().map_or(0, |cell| cell.version);
+        let progress = cell.and_then(|cell| Progress::decode(&cell.value));
+        (progress.unwrap_or_default(), version)
     }
 
     /// Milliseconds since the first match, which may be this one.

@@ -245,3 +245,28 @@ fn rule_goes_on_when_its_limit_is_raised() {
         );
     }
 }
+
+/// One limit ends the rule, then the other; a note of the second does not undo that of the first.
+#[test]
+fn note_of_an_end_keeps_what_was_noted_before() {
+    let settings = |limits: &str| {
+        format!(r#"{{"faults": [{{"name": "x", "match": {{"resources": [{{}}]}}, "do": "refuse", {limits}}}]}}"#)
+    };
+    let mut bench = new_bench(&settings(r#""maxCount": 1, "maxDuration": "30s""#));
+    assert!(is_hit(&mut bench, &api_request(Verb::Get)));
+    assert!(!is_hit(&mut bench, &api_request(Verb::Get)), "the count is noted");
+    let mut reuse_after = |limits: &str, ms: u64| {
+        let host = std::mem::take(&mut bench.host);
+        bench = Bench::<FaultInject>::on(host, &settings(limits), &about()).unwrap();
+        bench.host.advance_ms(ms);
+        bench.on_request(&api_request(Verb::Get)).reuse
+    };
+    let time_is_noted = reuse_after(r#""maxCount": 2, "maxDuration": "30s""#, 60_000);
+    assert_eq!(time_is_noted, Reuse::Never);
+    for limits in [
+        r#""maxCount": 1, "maxDuration": "2m""#,
+        r#""maxCount": 2, "maxDuration": "30s""#,
+    ] {
+        assert_eq!(reuse_after(limits, 0), Reuse::WhileUnchanged, "{limits}");
+    }
+}
