@@ -1,6 +1,6 @@
 //! Each kind of action and effect by itself: which verdicts are repeated with their effects, and which calls are made again.
 
-use super::generated::{LAST_ACTIVE_SECOND, actions, fault};
+use super::generated::{LAST_ACTIVE_SECOND, actions, faults};
 use super::*;
 
 /// A plugin whose only leaf has these fields and is marked as reusable.
@@ -88,8 +88,30 @@ fn fault_that_fires_is_repeated_unless_it_draws_or_needs_a_count() {
         let mut operations: Vec<Operation> = (0..3).flat_map(|_| whole_request(POD, 200)).collect();
         operations.push(Operation::Advance(1_000));
         operations.extend((0..3).flat_map(|_| whole_request(POD, 200)));
-        let compared = compare(&[fault(&json!({}), &fields)], &operations, 0);
+        let compared = compare(&[faults(std::slice::from_ref(&fields))], &operations, 0);
         assert_eq!((compared.difference, compared.repeated), (None, repeated), "{fields}");
+    }
+}
+
+/// The limits that the README of `fault-inject` states, and one fault more than each.
+#[test]
+fn faults_that_hit_one_request_are_repeated_within_the_bounds_of_a_verdict() {
+    let delays = |number: usize, length: &str| vec![json!({"do": {"delay": {"for": length}}}); number];
+    let refuse = || vec![json!({"do": "refuse"})];
+    let limited = |number: usize| vec![json!({"do": {"delay": {"for": "1ms"}}, "maxActive": 1}); number];
+    for (rules, repeated) in [
+        (delays(8, "1ms"), 3),
+        (delays(9, "1ms"), 0),
+        ([delays(7, "1ms"), refuse()].concat(), 3),
+        ([delays(8, "1ms"), refuse()].concat(), 0),
+        (delays(12, "0s"), 3),
+        (delays(13, "0s"), 0),
+        (limited(1), 3),
+        (limited(2), 0),
+    ] {
+        let operations: Vec<Operation> = (0..4).flat_map(|_| whole_request(POD, 200)).collect();
+        let compared = compare(&[faults(&rules)], &operations, 0);
+        assert_eq!((compared.difference, compared.repeated), (None, repeated), "{rules:?}");
     }
 }
 

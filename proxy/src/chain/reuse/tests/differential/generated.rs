@@ -172,20 +172,26 @@ fn fault_inject() -> impl Strategy<Value = EntrySpec> {
         json!({"do": "refuse", "effectiveTime": {"endTime": LAST_ACTIVE_SECOND}}),
     ];
     let matches = prop::sample::select(matches.to_vec());
-    (matches, prop::sample::select(fields.to_vec())).prop_map(|(matches, fields)| fault(&matches, &fields))
+    (matches, prop::sample::select(fields.to_vec())).prop_map(|(matches, mut rule)| {
+        rule["match"] = json!({"resources": [matches]});
+        faults(&[rule])
+    })
 }
 
 /// The second in which the clock of a sidecar starts: [`Sidecar::new`] advances it by a million seconds.
 pub(super) const LAST_ACTIVE_SECOND: &str = "13:46:40";
 
-/// The plugin `fault-inject` with one rule for these resources.
-pub(super) fn fault(resources: &Json, fields: &Json) -> EntrySpec {
-    let mut rule = json!({"name": "f", "match": {"resources": [resources]}});
-    let fields = fields.as_object().unwrap().clone();
-    rule.as_object_mut().unwrap().extend(fields);
+/// The plugin `fault-inject` with rules of these fields, for all requests about resources unless the fields say otherwise.
+pub(super) fn faults(rules: &[Json]) -> EntrySpec {
+    let rules = rules.iter().enumerate().map(|(number, fields)| {
+        let mut rule = json!({"name": format!("f{number}"), "match": {"resources": [{}]}});
+        let fields = fields.as_object().unwrap().clone();
+        rule.as_object_mut().unwrap().extend(fields);
+        rule
+    });
     EntrySpec {
         plugin: "fault-inject",
-        settings: json!({"faults": [rule]}),
+        settings: json!({"faults": rules.collect::<Vec<_>>()}),
     }
 }
 
