@@ -29,7 +29,8 @@ use generated::{chain, operation};
 use sidecar::{Operation, Sidecar};
 
 /// Number of random streams. `CTRLMESH_REUSE_STREAMS` asks for more (`make soak-reuse`). A failure prints the smallest stream that fails,
-/// and the seed with which `CTRLMESH_REUSE_SEED` plays the same streams again. Only the choice of what is audited is drawn anew.
+/// and the seed with which `CTRLMESH_REUSE_SEED` plays the same streams again. The choice of what is audited is drawn anew, and the threads
+/// of [`threads`] get the same requests but meet in another order.
 const STREAMS: u32 = 200;
 const OPERATIONS: std::ops::Range<usize> = 20..120;
 /// Name of the circuit breaker that was built against interface 0.1.
