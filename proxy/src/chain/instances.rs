@@ -254,7 +254,9 @@ impl Instances {
     fn admit(&self, entry: &Entry) -> Result<Admission, CallError> {
         let admission = entry.quarantine.admit(Instant::now);
         if admission == Admission::Quarantined {
-            self.chain.metrics().count_skipped(&entry.name);
+            if let Some(cell) = self.cells.borrow().get(&entry.id) {
+                cell.metrics.skips.inc();
+            }
             return Err(CallError::Quarantined);
         }
         Ok(admission)

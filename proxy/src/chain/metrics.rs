@@ -43,6 +43,8 @@ pub(super) struct CallMetrics {
     pub(super) responses: Counter,
     pub(super) completions: Counter,
     pub(super) crossings: Counter,
+    /// Calls that were not made because the entry is quarantined.
+    pub(super) skips: Counter,
     pub(super) seconds: Counter<f64, AtomicU64>,
     pub(super) reused: Counter,
     pub(super) audited: Counter,
@@ -222,15 +224,6 @@ impl Metrics {
         self.totals.quarantines.inc();
     }
 
-    /// Counts a call that was not made because its entry is quarantined.
-    pub(super) fn count_skipped(&self, entry: &str) {
-        let labels = EntryLabels {
-            entry: entry.to_owned(),
-        };
-        self.skips.get_or_create(&labels).inc();
-        self.note_counted(entry);
-    }
-
     /// The counters of one entry's calls.
     pub(super) fn call_metrics(&self, entry: &str) -> CallMetrics {
         let calls = |phase: &'static str| {
@@ -245,6 +238,7 @@ impl Metrics {
             responses: calls("response"),
             completions: calls("complete"),
             crossings: calls("crossed"),
+            skips: self.skips.get_or_create_owned(&labels),
             seconds: self.call_seconds.get_or_create_owned(&labels),
             reused: self.reused.get_or_create_owned(&labels),
             audited: self.audited.get_or_create_owned(&labels),
@@ -298,6 +292,7 @@ mod tests {
             &calls.responses,
             &calls.completions,
             &calls.crossings,
+            &calls.skips,
             &calls.reused,
             &calls.audited,
             &calls.uncounted_outcomes,
@@ -309,7 +304,6 @@ mod tests {
             metrics.count_fault(entry, kind);
         }
         metrics.count_quarantine(entry);
-        metrics.count_skipped(entry);
         calls
     }
 

@@ -1,5 +1,8 @@
 //! Each kind of action and effect by itself: which verdicts are repeated with their effects, and which calls are made again.
 
+use prometheus_client::encoding::text::encode;
+use prometheus_client::registry::Registry;
+
 use super::generated::{LAST_ACTIVE_SECOND, actions, faults};
 use super::*;
 
@@ -175,6 +178,28 @@ fn verdicts_are_neither_repeated_in_quarantine_nor_by_its_probe() {
     let compared = compare(&[entry], &operations, 0);
     // Before the faults one; after the probe, whose call is not remembered, the second of two.
     assert_eq!((compared.difference, compared.repeated), (None, 2));
+}
+
+#[test]
+fn calls_that_a_quarantine_prevents_are_counted() {
+    let mut registry = Registry::default();
+    let handle = test_handle(Metrics::new(&mut registry));
+    let instances = Instances::new(Arc::clone(test_engine()), handle, reuse(true, 0));
+    let view = Rc::new(get(POD).view());
+    paused_runtime().block_on(async {
+        let snapshot = snapshot_of(&[leaf(&json!({"traps": true}))], &StateStore::new());
+        instances.prepare(&snapshot).unwrap();
+        // The fifth fault leads to quarantine.
+        for _ in 0..7 {
+            assert!(instances.on_request(&snapshot.entries()[0], &view).is_err());
+        }
+    });
+    let mut text = String::new();
+    encode(&mut text, &registry).unwrap();
+    assert!(
+        text.contains("plugin_skips_total{entry=\"decision_tree/0\"} 2\n"),
+        "{text}"
+    );
 }
 
 #[test]
