@@ -64,7 +64,8 @@ struct RefusedLabels {
     reason: &'static str,
 }
 
-/// `entry` is the name of an entry in the chain, at most 64 at a time. [`Metrics::chain_applied`] removes the series of entries that are gone.
+/// `entry` is the name of an entry in the chain in force or in the one that is tried, at most 64 in each. [`Metrics::keep_series_of`]
+/// removes the series of entries that are gone.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct FaultLabels {
     entry: String,
@@ -150,12 +151,17 @@ impl Metrics {
         metrics
     }
 
-    /// Counts the chain that is in force now, and removes the series of entries that it does not have: of earlier chains, and of chains that
-    /// did not come into force. If a request in flight counts such an entry afterwards, its series are there until the next chain.
+    /// Counts the chain that is in force now, and removes the series of entries that it does not have.
     pub(super) fn chain_applied(&self, now: &Snapshot) {
         self.generation.set(now.generation);
         self.entries.set(now.entries().len() as u64);
         self.applied.inc();
+        self.keep_series_of(now);
+    }
+
+    /// Removes the series of entries that the chain in force does not have: of earlier chains, and of chains that were refused. If a
+    /// request in flight or a thread that is late counts such an entry afterwards, its series are there until the next chain is tried.
+    pub(super) fn keep_series_of(&self, now: &Snapshot) {
         lock_unpoisoned(&self.counted_entries).retain(|name| {
             let stays = now.entry(name).is_some();
             if !stays {

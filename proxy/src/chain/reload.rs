@@ -136,8 +136,9 @@ impl Updater {
             }
             Err(error) => Err(error),
         };
-        // Drops the state of entries that are gone, or that were tried in vain.
+        // Drops the state and the metrics of entries that are gone, or that were tried in vain.
         let current = self.handle.current();
+        self.handle.metrics().keep_series_of(&current);
         self.source.host().states.retain(|name| current.entry(name).is_some());
         let Err(error) = result else { return Outcome::Settled };
         self.handle.refuse(attempt.generation, &error);

@@ -308,6 +308,27 @@ async fn workers_prepare_before_chain_is_in_force_and_may_refuse_it() {
 }
 
 #[tokio::test]
+async fn metrics_of_entries_that_workers_started_for_a_refused_chain_are_removed() {
+    let mut fixture = Fixture::new();
+    let files = |generation, name: &str| {
+        let entries = [entry_value(name, scripted_guest())];
+        files_of(document(generation, &entries), &[scripted_guest()])
+    };
+    let handle = Arc::clone(&fixture.updater.handle);
+    fixture.updater.prepare = Arc::new(move |snapshot: Arc<Snapshot>| {
+        for entry in snapshot.entries() {
+            handle.metrics().call_metrics(&entry.name).reused.inc();
+        }
+        let is_prepared = snapshot.generation == 1;
+        async move { is_prepared.then_some(()).ok_or_else(|| "no memory".to_owned()) }.boxed()
+    });
+    fixture.publish(files(1, "a")).await;
+    assert_eq!(fixture.publish(files(2, "b")).await, Outcome::Transient);
+    let counts = |name| fixture.updater.handle.metrics().reuse_counts(name);
+    assert_eq!((counts("a"), counts("b")), ((1, 0), (0, 0)));
+}
+
+#[tokio::test]
 async fn chain_is_refused_when_workers_hang() {
     let mut fixture = Fixture::new();
     fixture.updater.prepare = Arc::new(|_| std::future::pending().boxed());
