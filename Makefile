@@ -138,15 +138,25 @@ test-instructions: build
 	esac; \
 	$(INSTRUCTIONS) --check $(BASELINES)
 
-test-e2e e2e-node soak: export CTRLMESH_PROXY_BIN = $(BIN)/ctrlmesh-proxy
-test-e2e e2e-node soak: export CTRLMESH_MANAGER_BIN = $(BIN)/ctrlmesh-manager
-test-e2e e2e-node soak: export CTRLMESH_KUBE_RS_OPERATOR_BIN = $(BIN)/kube-rs-operator
-test-e2e e2e-node soak: export CTRLMESH_PLUGINS_DIR = $(PLUGINS)
+test-e2e e2e-cluster e2e-node e2e-upgrade soak: export CTRLMESH_PROXY_BIN = $(BIN)/ctrlmesh-proxy
+test-e2e e2e-cluster e2e-node e2e-upgrade soak: export CTRLMESH_MANAGER_BIN = $(BIN)/ctrlmesh-manager
+test-e2e e2e-cluster e2e-node e2e-upgrade soak: export CTRLMESH_KUBE_RS_OPERATOR_BIN = $(BIN)/kube-rs-operator
+test-e2e e2e-cluster e2e-node e2e-upgrade soak: export CTRLMESH_PLUGINS_DIR = $(PLUGINS)
 E2E = cd tests/e2e && go test -count=1 -p 1
+# What needs root on Linux: namespaces, mounts, control groups.
+NODE_PACKAGES := lifecycle memory netns realnode
+# What also needs ctrlmesh of the earlier commit.
+UPGRADE_TEST := ^TestUpgradeKeepsOperatorRunning$$
 
 .PHONY: test-e2e
 test-e2e: build plugins cluster earlier ## Real kube-apiserver, etcd, operators and kubectl through the sidecar; for root on Linux a real node
 	$(E2E) -timeout 30m -parallel 8 ./...
+
+# The parts of test-e2e, for CI jobs that run at the same time, are this one, e2e-node and e2e-upgrade.
+.PHONY: e2e-cluster
+e2e-cluster: export CTRLMESH_NODE = none
+e2e-cluster: build plugins cluster ## What of test-e2e needs no root: operators and kubectl against a real kube-apiserver
+	$(E2E) -timeout 30m -parallel 8 $$(go list ./... | grep -v $(foreach package,$(NODE_PACKAGES),-e '/$(package)/' -e '/$(package)$$'))
 
 .PHONY: soak-model
 soak-model: export CTRLMESH_MODEL_CASES ?= 20000
@@ -171,8 +181,13 @@ scale: setup ## Requests and decisions of the manager with up to 10,000 simulate
 
 .PHONY: e2e-node
 e2e-node: export CTRLMESH_NODE = required
-e2e-node: build plugins cluster earlier ## ctrlmesh on a real node with kubelet, containerd and runc, and under a memory limit; needs root on Linux
-	$(E2E) -timeout 25m -v ./memory/... ./realnode/... ./lifecycle/...
+e2e-node: build plugins cluster ## A real node with kubelet, containerd and runc; memory limits; redirected traffic; needs root on Linux
+	$(E2E) -timeout 25m -v -skip '$(UPGRADE_TEST)' $(NODE_PACKAGES:%=./%/...)
+
+.PHONY: e2e-upgrade
+e2e-upgrade: export CTRLMESH_NODE = required
+e2e-upgrade: build plugins cluster earlier ## An upgrade from an earlier commit on a real node, with kustomize and with Helm; needs root on Linux
+	$(E2E) -timeout 25m -v -run '$(UPGRADE_TEST)' ./lifecycle
 
 .PHONY: soak
 soak: export CTRLMESH_CHAOS_ROUNDS ?= 100

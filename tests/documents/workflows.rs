@@ -1,4 +1,4 @@
-//! .github/workflows: actions are pinned, and `make` is called for targets that exist.
+//! .github/workflows: actions are pinned, `make` is called for targets that exist, and the jobs of CI run all of `.ci/run`.
 
 use std::fs;
 
@@ -47,4 +47,49 @@ fn actions_are_pinned_and_make_targets_exist() {
         }
     }
     assert!(actions >= 8 && targets >= 5, "{actions} actions, {targets} targets");
+}
+
+/// The words after `prefix` on the first line that begins with it, up to `end`.
+fn words_of_line<'a>(text: &'a str, prefix: &str, end: &str) -> Vec<&'a str> {
+    let line = text.lines().find_map(|line| line.trim().strip_prefix(prefix));
+    let line = line.unwrap_or_else(|| panic!("no line begins with {prefix}"));
+    let words = line.split(end).next().unwrap_or_default();
+    words.split_whitespace().collect()
+}
+
+#[test]
+fn jobs_of_ci_run_all_targets_of_a_full_run() {
+    let read = |path: &str| fs::read_to_string(repository_root().join(path)).unwrap();
+    let (ci, run, makefile) = (read(".github/workflows/ci.yml"), read(".ci/run"), read("Makefile"));
+    let workflow: Value = serde_saphyr::from_str(&ci).unwrap();
+    let parts = workflow["jobs"]["full"]["strategy"]["matrix"]["part"]
+        .as_array()
+        .unwrap();
+    let targets_of = |part: &str| words_of_line(&run, &format!("{part}) targets=("), ")");
+    let in_parts: Vec<&str> = parts
+        .iter()
+        .flat_map(|part| targets_of(part.as_str().unwrap()))
+        .collect();
+
+    // `test-e2e` runs all packages of tests/e2e; its parts share them out by NODE_PACKAGES and UPGRADE_TEST.
+    let mut of_full = targets_of("full");
+    assert_eq!(of_full.pop(), Some("test"));
+    of_full.extend(words_of_line(&makefile, "test: ", "##"));
+    assert_eq!(of_full.pop(), Some("test-e2e"));
+    of_full.extend(["e2e-cluster", "e2e-node", "e2e-upgrade"]);
+    assert_eq!(in_parts, of_full);
+    for selection in [
+        "grep -v $(foreach package,$(NODE_PACKAGES),",
+        "-skip '$(UPGRADE_TEST)' $(NODE_PACKAGES:%=./%/...)",
+        "-run '$(UPGRADE_TEST)' ./lifecycle",
+    ] {
+        assert!(makefile.contains(selection), "the Makefile has no {selection}");
+    }
+    // Go succeeds if no test has the name.
+    let name = words_of_line(&makefile, "UPGRADE_TEST := ^", "$$")[0];
+    let upgrade = read("tests/e2e/lifecycle/version_upgrade_test.go");
+    assert!(
+        upgrade.contains(&format!("func {name}(")),
+        "{name} is no test of lifecycle"
+    );
 }
