@@ -55,7 +55,7 @@ dev: build ## API server in memory, manager, two sidecars and a controller; rebu
 
 # rustdoc merges its search index into that of an earlier run, which takes longer (175 s) than to document all crates anew (35 s).
 # The comparison of docs/reference needs a build of all crates, unlike the lines before it: minutes in a cold run, seconds in
-# a warm one. It asks the sidecar's program, which cargo does not build for a test of another package. In CI `make test` finds that build and adds nothing, because features are those of the whole workspace.
+# a warm one. It asks the sidecar's program, which cargo does not build for a test of another package. In a full run `make test` finds that build and adds nothing, because features are those of the whole workspace.
 .PHONY: check
 check: setup ## Formatting, lints, rustdoc, the SDK's archive, generated files and tables of flags and metrics, types of fuzz targets and Envoy's filter
 	cargo fmt --all --check
@@ -154,8 +154,7 @@ test-e2e: build plugins cluster earlier ## Real kube-apiserver, etcd, operators 
 
 # The parts of test-e2e, for CI jobs that run at the same time, are this one, e2e-node and e2e-upgrade.
 .PHONY: e2e-cluster
-e2e-cluster: export CTRLMESH_NODE = none
-e2e-cluster: build plugins cluster ## What of test-e2e needs no root: operators and kubectl against a real kube-apiserver
+e2e-cluster: build plugins cluster ## Operators and kubectl against a real kube-apiserver; two tests of redirected traffic need root
 	$(E2E) -timeout 30m -parallel 8 $$(go list ./... | grep -v $(foreach package,$(NODE_PACKAGES),-e '/$(package)/' -e '/$(package)$$'))
 
 .PHONY: soak-model

@@ -85,6 +85,15 @@ fn jobs_of_ci_run_all_targets_of_a_full_run() {
     ] {
         assert!(makefile.contains(selection), "the Makefile has no {selection}");
     }
+    // Tests of redirected traffic are skipped without root unless this is required, also those of e2e-cluster.
+    assert!(run.contains("export CTRLMESH_NODE=required\n"));
+    for target in ["test-e2e", "e2e-cluster"] {
+        assert!(
+            !makefile.contains(&format!("{target}: export CTRLMESH_NODE")),
+            "{target}"
+        );
+    }
+    assert!(ci.contains(".ci/run ${{ matrix.part }}\n") && !ci.contains("continue-on-error"));
     // Go succeeds if no test has the name.
     let name = words_of_line(&makefile, "UPGRADE_TEST := ^", "$$")[0];
     let upgrade = read("tests/e2e/lifecycle/version_upgrade_test.go");
