@@ -126,7 +126,7 @@ pub(crate) async fn measure_instructions(env: &BenchEnv, flags: &BaselineFlags) 
     let before = flags.check.as_deref().map(Baselines::read).transpose()?;
     if let Some(before) = before.as_ref().filter(|it| !it.conditions.is_comparable(&conditions)) {
         env.report
-            .print_note(&nothing_compared_note(&before.conditions, &conditions));
+            .print_note(&note_without_comparison(&before.conditions, &conditions));
         return Ok(());
     }
     let folder = env.create_folder(&env.plain, Chain::Full)?;
@@ -159,7 +159,7 @@ pub(crate) async fn measure_instructions(env: &BenchEnv, flags: &BaselineFlags) 
 }
 
 /// Baselines of another processor, architecture or profile are no failure, but neither are they a comparison.
-fn nothing_compared_note(baselines: &Conditions, current: &Conditions) -> String {
+fn note_without_comparison(baselines: &Conditions, current: &Conditions) -> String {
     format!(
         "Nothing was counted and nothing was compared, so that a growth of instructions would not be noticed here: the \
          baselines are for {baselines}, and this would be {current}."
@@ -290,7 +290,7 @@ mod tests {
             ..baselines.clone()
         };
         assert!(!baselines.is_comparable(&current));
-        let note = nothing_compared_note(&baselines, &current);
+        let note = note_without_comparison(&baselines, &current);
         assert!(note.contains("nothing was compared"), "{note}");
         assert!(
             note.contains(&format!("for {baselines}, and this would be {current}.")),

@@ -1,9 +1,10 @@
 //! Lists and watches whose objects lack fields that a plugin drops (`drop-fields`).
 
 use ctrlmesh_tests::{Client, EntrySpec, TestEnv, config_map, guest_entry};
-use ctrlmesh_wire::protobuf::fields;
 use http::Method;
 use serde_json::{Value, json};
+
+use crate::kept_objects::{contents, items};
 
 const ALL: &str = "/api/v1/configmaps";
 const OF_A: &str = "/api/v1/namespaces/a/configmaps";
@@ -78,18 +79,9 @@ async fn objects_in_a_watch_lack_dropped_fields() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The contents of the fields with this number.
-fn contents(message: &[u8], number: u32) -> Vec<&[u8]> {
-    let found = fields(message).map(Result::unwrap);
-    let found = found.filter(|field| field.number == number);
-    found.map(|field| field.payload.unwrap()).collect()
-}
-
 /// The metadata of the items of a list in protobuf.
 fn items_metadata(body: &[u8]) -> Vec<&[u8]> {
-    let envelope = body.strip_prefix(b"k8s\0").unwrap();
-    let items = contents(contents(envelope, 2)[0], 2);
-    items.into_iter().map(|item| contents(item, 1)[0]).collect()
+    items(body).into_iter().map(|item| contents(item, 1)[0]).collect()
 }
 
 #[tokio::test]

@@ -124,14 +124,14 @@ async fn halves_of_the_uid_space_have_each_object_once() -> anyhow::Result<()> {
 }
 
 /// The contents of the fields with this number.
-fn contents(message: &[u8], number: u32) -> Vec<&[u8]> {
+pub(crate) fn contents(message: &[u8], number: u32) -> Vec<&[u8]> {
     let found = fields(message).map(Result::unwrap);
     let found = found.filter(|field| field.number == number);
     found.map(|field| field.payload.unwrap()).collect()
 }
 
 /// The items of a list in protobuf.
-fn items(body: &[u8]) -> Vec<&[u8]> {
+pub(crate) fn items(body: &[u8]) -> Vec<&[u8]> {
     let envelope = body.strip_prefix(b"k8s\0").unwrap();
     contents(contents(envelope, 2)[0], 2)
 }

@@ -188,7 +188,9 @@ impl Work<'_> {
                     .to_owned(),
             ));
         }
-        self.filter_objects("keep-objects")
+        self.check_is_read("keep-objects")?;
+        self.filters_objects = true;
+        Ok(())
     }
 
     fn drop_fields(&mut self) -> Result<(), Refused> {
@@ -199,21 +201,15 @@ impl Work<'_> {
                     .to_owned(),
             ));
         }
-        let filters_objects = self.filters_objects;
-        self.filter_objects("drop-fields")?;
-        if METRIC_VALUE_GROUPS.contains(&&*self.info.group) {
-            // Nothing is left out of them.
-            self.filters_objects = filters_objects;
-        }
+        self.check_is_read("drop-fields")?;
+        // Nothing is left out of values of metrics.
+        self.filters_objects |= !METRIC_VALUE_GROUPS.contains(&&*self.info.group);
         Ok(())
     }
 
-    fn filter_objects(&mut self, edit: &str) -> Result<(), Refused> {
+    fn check_is_read(&self, edit: &str) -> Result<(), Refused> {
         match self.info.verb {
-            Verb::List | Verb::Watch => {
-                self.filters_objects = true;
-                Ok(())
-            }
+            Verb::List | Verb::Watch => Ok(()),
             other => Err(Refused::Plugin(format!(
                 "{edit} on {other}: it is legal on list and watch"
             ))),

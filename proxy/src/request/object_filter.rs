@@ -108,10 +108,7 @@ impl ObjectFilter {
             predicates,
             accept: filterable_accept(edited_accept(headers, edits), &dropped)?,
             dropped,
-            client: WatchClient {
-                takes_bookmarks: takes_bookmarks(query, &sent),
-                start: client_start(query, &sent),
-            },
+            client: watch_client(query, &sent),
         }))
     }
 
@@ -302,29 +299,23 @@ fn is_filterable(clause: &str, dropped: &DroppedFields) -> bool {
         || WatchEncoding::from_content_type(media_type).is_some_and(|encoding| dropped.supports(encoding))
 }
 
-/// Whether a watch may have bookmarks that the API server did not send. A watch that begins with the current objects may not: these come in
-/// no order of their versions, and a bookmark among them could be taken for their end.
-fn takes_bookmarks(client: &ParsedQuery<'_>, sent: &Query<'_>) -> bool {
-    let has_version = sent
-        .get("resourceVersion")
-        .is_some_and(|version| !is_unset_or_zero(&version));
-    has_version
-        && sent.get("sendInitialEvents").is_none()
-        && client.get("allowWatchBookmarks").is_some_and(is_true_flag)
-}
-
-/// What the client has when its watch begins. Its own query tells: if a plugin alone has removed the version, the client has the objects of
-/// its list.
-fn client_start(client: &ParsedQuery<'_>, sent: &Query<'_>) -> ClientStart {
+/// What the client of a watch has and takes. Its own query tells what it has: if a plugin alone has removed the version, the client has the
+/// objects of its list. A watch that begins with the current objects may have no bookmarks that the API server did not send: these objects
+/// come in no order of their versions, and a bookmark among them could be taken for their end.
+fn watch_client(client: &ParsedQuery<'_>, sent: &Query<'_>) -> WatchClient {
     let version = sent.get("resourceVersion");
     let initial_events = sent.get("sendInitialEvents");
-    if !begins_with_all(version.as_deref(), initial_events.as_deref()) {
+    let start = if !begins_with_all(version.as_deref(), initial_events.as_deref()) {
         ClientStart::Resumed
     } else if begins_with_all(client.get("resourceVersion"), client.get("sendInitialEvents")) {
         ClientStart::Empty
     } else {
         ClientStart::Repeated
-    }
+    };
+    let takes_bookmarks = start == ClientStart::Resumed
+        && initial_events.is_none()
+        && client.get("allowWatchBookmarks").is_some_and(is_true_flag);
+    WatchClient { takes_bookmarks, start }
 }
 
 /// Whether a watch begins with ADDED of all objects (apiserver `pkg/storage/cacher/watch_cache.go`, `getAllEventsSinceLocked`).

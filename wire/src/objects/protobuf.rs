@@ -21,8 +21,14 @@ pub use watch::ProtobufWatchFilter;
 use std::borrow::Cow;
 use std::ops::Range;
 
-use super::FilterError;
+use super::{DroppedFields, FilterError};
+use crate::WatchEncoding;
 use crate::protobuf::{Field, WireError, fields};
+
+/// The error of a filter that is to drop fields that no protobuf body tells apart.
+fn support_error(dropped: &DroppedFields) -> Option<FilterError> {
+    (!dropped.supports(WatchEncoding::Protobuf)).then_some(FilterError::UndroppableFields)
+}
 
 /// A field with its position in the object or event.
 #[derive(Debug, Clone, Copy)]

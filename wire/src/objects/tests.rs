@@ -73,6 +73,17 @@ fn elements_of(array: &Value) -> usize {
     array.as_array().map_or(0, Vec::len)
 }
 
+pub(super) fn fields_of(paths: &[&str]) -> DroppedFields {
+    DroppedFields::parse(paths.iter().copied()).unwrap()
+}
+
+/// Keeps objects whose name is not `hidden`.
+pub(super) fn keep_all_but_hidden(objects: &[ObjectMetadata<'_>], are_kept: &mut [bool]) {
+    for (object, is_kept) in objects.iter().zip(are_kept) {
+        *is_kept = object.name != "hidden";
+    }
+}
+
 /// Removes a field, as filters do that drop it.
 pub(super) fn remove_field(value: &mut Value, path: &[&str]) {
     match (value, path) {

@@ -368,7 +368,7 @@ fn watch_that_begins_with_all_objects_starts_empty() {
 
 #[test]
 fn watch_that_plugin_lets_start_anew_repeats_what_the_client_has() {
-    let start = |client, sent| client_start(&ParsedQuery::new(client), &Query::new(sent));
+    let start = |client, sent| watch_client(&ParsedQuery::new(client), &Query::new(sent)).start;
     let resumed = "watch=1&resourceVersion=5";
     for all in ["watch=1", "watch=1&resourceVersion=0", "watch=1&sendInitialEvents=true"] {
         assert_eq!(start(resumed, all), ClientStart::Repeated, "{all}");

@@ -158,7 +158,7 @@ fn ready_bytes(body: &mut (impl Body<Data = Bytes, Error = BoxError> + Unpin)) -
 }
 
 #[tokio::test]
-async fn what_has_arrived_is_inflated_at_once() {
+async fn bytes_that_have_arrived_are_inflated_at_once() {
     let (sender, mut receiver) = mpsc::channel::<FrameResult>(1);
     let frames = stream::poll_fn(move |cx| receiver.poll_recv(cx));
     let mut body = InflatedBody::new(StreamBody::new(frames));

@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_known_of_objects_before_their_first_event_when_client_resumes() {
+    fn objects_are_unknown_before_their_first_event_when_client_resumes() {
         let mut known = KnownObjects::new(false);
         assert_eq!(known.possession_of("a"), Unknown);
         known.remember("a", true);
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_known_of_objects_without_uid() {
+    fn objects_without_uid_are_unknown() {
         for starts_empty in [true, false] {
             let mut known = KnownObjects::new(starts_empty);
             known.remember("", true);
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_known_of_further_objects_beyond_the_limit() {
+    fn objects_beyond_the_limit_are_unknown() {
         for starts_empty in [true, false] {
             let mut known = KnownObjects::new(starts_empty);
             for index in 0..MAX_KNOWN_OBJECTS {

@@ -10,8 +10,7 @@
 use super::dropped::FieldRemoval;
 use super::metadata::read_metadata;
 use super::padding::{PADDING_FIELD, put_gap, put_list_meta, put_padding};
-use super::{PlacedField, TypeMeta, malformed, wrong_wire_type};
-use crate::WatchEncoding;
+use super::{PlacedField, TypeMeta, malformed, support_error, wrong_wire_type};
 use crate::objects::dropped_fields::DroppedFields;
 use crate::objects::limits::{MAX_BATCH, MAX_HELD_BYTES, MAX_OBJECT_BYTES};
 use crate::objects::splice::put_spliced;
@@ -102,12 +101,12 @@ impl ProtobufListFilter {
     /// Leaves these fields out of kept objects. If protobuf does not support them ([`DroppedFields::supports`]), the
     /// body is refused.
     #[must_use]
-    pub fn with_dropped_fields(mut self, dropped: DroppedFields) -> Self {
-        if !dropped.supports(WatchEncoding::Protobuf) {
-            self.failure = Some(FilterError::UndroppableFields);
+    pub fn with_dropped_fields(self, dropped: DroppedFields) -> Self {
+        Self {
+            failure: support_error(&dropped),
+            dropped,
+            ..self
         }
-        self.dropped = dropped;
-        self
     }
 
     /// Takes a chunk and appends what passes to `out`. All items that the chunk completes are decided on in one call,

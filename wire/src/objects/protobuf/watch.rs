@@ -5,8 +5,7 @@ use std::borrow::Cow;
 
 use super::dropped::FieldRemoval;
 use super::metadata::read_metadata;
-use super::{PlacedField, TypeMeta, malformed, placed_fields};
-use crate::WatchEncoding;
+use super::{PlacedField, TypeMeta, malformed, placed_fields, support_error};
 use crate::objects::dropped_fields::DroppedFields;
 use crate::objects::limits::{MAX_IDLE_BYTES, MAX_OBJECT_BYTES};
 use crate::objects::splice::{Splice, put_spliced};
@@ -58,12 +57,12 @@ impl ProtobufWatchFilter {
     /// Leaves these fields out of the objects of kept events. If protobuf does not support them
     /// ([`DroppedFields::supports`]), the body is refused.
     #[must_use]
-    pub fn with_dropped_fields(mut self, dropped: DroppedFields) -> Self {
-        if !dropped.supports(WatchEncoding::Protobuf) {
-            self.failure = Some(FilterError::UndroppableFields);
+    pub fn with_dropped_fields(self, dropped: DroppedFields) -> Self {
+        Self {
+            failure: support_error(&dropped),
+            dropped,
+            ..self
         }
-        self.dropped = dropped;
-        self
     }
 
     /// Takes a chunk and appends what passes to `out`. BOOKMARK and ERROR events pass without a

@@ -3,29 +3,19 @@
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use crate::objects::tests::remove_field;
+use crate::objects::tests::{fields_of, keep_all_but_hidden, remove_field};
 use crate::objects::{
-    DroppedFields, EventDecision, EventType, FilterError, JsonListFilter, JsonWatchFilter, MetadataFields,
-    ObjectMetadata,
+    EventDecision, EventType, FilterError, JsonListFilter, JsonWatchFilter, MetadataFields, ObjectMetadata,
 };
 
 const SIZES: [usize; 3] = [1, 7, 4096];
-
-fn fields_of(paths: &[&str]) -> DroppedFields {
-    DroppedFields::parse(paths.iter().copied()).unwrap()
-}
 
 /// Keeps objects whose name is not `hidden`.
 fn filter_list(body: &[u8], paths: &[&str], size: usize) -> Result<Vec<u8>, FilterError> {
     let mut filter = JsonListFilter::new(MetadataFields::ALL).with_dropped_fields(fields_of(paths));
     let mut out = Vec::new();
-    let mut decide = |objects: &[ObjectMetadata<'_>], flags: &mut [bool]| {
-        for (object, flag) in objects.iter().zip(flags) {
-            *flag = object.name != "hidden";
-        }
-    };
     for chunk in body.chunks(size) {
-        filter.push(chunk, &mut out, &mut decide)?;
+        filter.push(chunk, &mut out, &mut keep_all_but_hidden)?;
     }
     filter.finish()?;
     Ok(out)

@@ -2,9 +2,9 @@
 
 use proptest::prelude::*;
 
+use crate::objects::tests::{fields_of, keep_all_but_hidden};
 use crate::objects::{
-    DroppedFields, EventDecision, EventType, FilterError, MetadataFields, ObjectMetadata, ProtobufListFilter,
-    ProtobufWatchFilter,
+    EventDecision, EventType, FilterError, MetadataFields, ObjectMetadata, ProtobufListFilter, ProtobufWatchFilter,
 };
 use crate::protobuf::{MAGIC, Message, envelope, field_payload, fields};
 
@@ -16,21 +16,12 @@ const PATHS: [&str; 3] = [
     "metadata.annotations[\"a/b\"]",
 ];
 
-fn fields_of(paths: &[&str]) -> DroppedFields {
-    DroppedFields::parse(paths.iter().copied()).unwrap()
-}
-
 /// Keeps objects whose name is not `hidden`.
 fn filter_list(body: &[u8], paths: &[&str], size: usize) -> Result<Vec<u8>, FilterError> {
     let mut filter = ProtobufListFilter::new(MetadataFields::ALL).with_dropped_fields(fields_of(paths));
     let mut out = Vec::new();
-    let mut decide = |objects: &[ObjectMetadata<'_>], flags: &mut [bool]| {
-        for (object, flag) in objects.iter().zip(flags) {
-            *flag = object.name != "hidden";
-        }
-    };
     for chunk in body.chunks(size) {
-        filter.push(chunk, &mut out, &mut decide)?;
+        filter.push(chunk, &mut out, &mut keep_all_but_hidden)?;
     }
     filter.finish()?;
     Ok(out)
