@@ -62,7 +62,8 @@ func newAdmissionGate(t *testing.T, namespace string) *admissionGate {
 
 func registerWebhook(t *testing.T, namespace, url string) {
 	t.Helper()
-	none, fail, patience := admissionregistration.SideEffectClassNone, admissionregistration.Fail, int32(waitTimeout.Seconds()/2)
+	// The longest that the API server allows.
+	none, fail, patience := admissionregistration.SideEffectClassNone, admissionregistration.Fail, int32(30)
 	configuration := &admissionregistration.ValidatingWebhookConfiguration{
 		ObjectMeta: meta.ObjectMeta{Name: namespace},
 		Webhooks: []admissionregistration.ValidatingWebhook{{

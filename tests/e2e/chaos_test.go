@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"ctrlmesh.kusionstack.io/e2e/manager"
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
@@ -74,6 +75,7 @@ type shardSource interface {
 // disabled. No other test runs beside it, because leaders would lose their leases on two busy cores.
 func TestChaosNeverGivesObjectTwoOwners(t *testing.T) {
 	m := newMesh(t, "--label-shard-hash=shard")
+	m.leaseSeconds = manager.LeastLeaseSeconds
 	m.setLabelledKinds(t, "")
 	first, rounds := envNumber(t, chaosSeedVariable, chaosSeed), envNumber(t, chaosRoundsVariable, chaosRounds)
 	for seed := first; seed < first+rounds; seed++ {

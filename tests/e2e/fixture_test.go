@@ -23,6 +23,10 @@ import (
 // waitTimeout bounds every wait for something that normally takes milliseconds.
 const waitTimeout = 60 * time.Second
 
+// handOverTimeout bounds the wait for a hand-over during which a leader may die. It takes 30 seconds, because a lease expires
+// and pods wait for kubelet's period twice, and more than a minute on busy cores.
+const handOverTimeout = 3 * time.Minute
+
 var lastSerial atomic.Int64
 
 // uniqueName returns a name that no other test has.

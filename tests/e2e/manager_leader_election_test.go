@@ -16,6 +16,7 @@ const managerLease = "ctrlmesh-manager"
 func TestOtherManagerLeadsWhenLeaderEnds(t *testing.T) {
 	t.Parallel()
 	m := newMesh(t)
+	m.leaseSeconds = manager.LeastLeaseSeconds
 	managers := []*manager.Manager{m.startManager(t, "manager-0"), m.startManager(t, "manager-1")}
 	first := waitLeader(t, managers...)
 	second := managers[0]

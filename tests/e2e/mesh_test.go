@@ -28,7 +28,9 @@ type mesh struct {
 	dynamic dynamic.Interface
 	// managerKubeconfig is the kubeconfig of the managers' account.
 	managerKubeconfig string
-	flags             []string
+	// leaseSeconds of managers; see [manager.Options].
+	leaseSeconds int
+	flags        []string
 }
 
 // newMesh starts a cluster and installs the repository's manifests. At the end, no request of a manager may have been
@@ -54,7 +56,7 @@ func newMeshAt(t *testing.T, apiServerFlags []string, flags ...string) *mesh {
 // startManager runs one more manager until the test ends.
 func (m *mesh) startManager(t *testing.T, name string) *manager.Manager {
 	t.Helper()
-	started, err := manager.Start(t.Context(), manager.Options{Name: name, Dir: newDir(t), Kubeconfig: m.managerKubeconfig, Flags: m.flags})
+	started, err := manager.Start(t.Context(), manager.Options{Name: name, Dir: newDir(t), Kubeconfig: m.managerKubeconfig, LeaseSeconds: m.leaseSeconds, Flags: m.flags})
 	check(t, err)
 	t.Cleanup(func() {
 		if err := started.Stop(); err != nil {
@@ -195,8 +197,14 @@ func (m *mesh) readStatus(ctx context.Context, kind, namespace, name string) (ob
 // waitCondition waits until the newest generation of an object has this condition, and returns its status.
 func (m *mesh) waitCondition(t *testing.T, kind, namespace, name, condition string, status meta.ConditionStatus) objectStatus {
 	t.Helper()
+	return m.waitConditionWithin(t, waitTimeout, kind, namespace, name, condition, status)
+}
+
+// waitConditionWithin is waitCondition with another time limit.
+func (m *mesh) waitConditionWithin(t *testing.T, limit time.Duration, kind, namespace, name, condition string, status meta.ConditionStatus) objectStatus {
+	t.Helper()
 	var last objectStatus
-	eventually(t, fmt.Sprintf("%s %s: %s is %s", kind, name, condition, status), func() error {
+	eventuallyWithin(t, limit, fmt.Sprintf("%s %s: %s is %s", kind, name, condition, status), func() error {
 		found, generation, err := m.readStatus(t.Context(), kind, namespace, name)
 		if err != nil {
 			return err

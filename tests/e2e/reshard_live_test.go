@@ -48,7 +48,7 @@ func TestReshardKeepsOneOwner(t *testing.T) {
 	l.testHungSidecar(t)
 	steps := stopLoad()
 	for shard := range l.operators {
-		l.waitCondition(t, "ShardingConfig", l.pods.namespace, shard, "Enforced", meta.ConditionTrue)
+		l.waitConditionWithin(t, handOverTimeout, "ShardingConfig", l.pods.namespace, shard, "Enforced", meta.ConditionTrue)
 	}
 	l.objects.requestStepOfEach(t)
 	owners := map[string]*operatorProcess{}
@@ -136,7 +136,7 @@ func (l *liveOperators) moveBucketRandomly(t *testing.T, i int) {
 		t.Logf("%s: %s to %s, %s first, %s died", bucket, loser, winner, order[0], victim)
 		return
 	}
-	l.waitCondition(t, "ShardingConfig", l.pods.namespace, winner, "Enforced", meta.ConditionTrue)
+	l.waitConditionWithin(t, handOverTimeout, "ShardingConfig", l.pods.namespace, winner, "Enforced", meta.ConditionTrue)
 	took := time.Since(begin).Round(time.Millisecond)
 	t.Logf("%s: %s to %s, %s first, %s died; enforced after %s", bucket, loser, winner, order[0], victim, took)
 }
@@ -148,7 +148,7 @@ func (l *liveOperators) testHungSidecar(t *testing.T) {
 	loser := l.buckets[bucket]
 	winner := map[string]string{"s0": "s1", "s1": "s2", "s2": "s0"}[loser]
 	for shard := range l.operators {
-		l.waitCondition(t, "ShardingConfig", l.pods.namespace, shard, "Enforced", meta.ConditionTrue)
+		l.waitConditionWithin(t, handOverTimeout, "ShardingConfig", l.pods.namespace, shard, "Enforced", meta.ConditionTrue)
 	}
 	stuck := l.pods.sidecar(loser)
 	check(t, stuck.Process.Pause())
@@ -173,7 +173,7 @@ func (l *liveOperators) testHungSidecar(t *testing.T) {
 		t.Errorf("the chain contains %s although %s may still have it: %s", bucket, loser, document)
 	}
 	check(t, stuck.Process.Resume())
-	l.waitCondition(t, "ShardingConfig", l.pods.namespace, winner, "Enforced", meta.ConditionTrue)
+	l.waitConditionWithin(t, handOverTimeout, "ShardingConfig", l.pods.namespace, winner, "Enforced", meta.ConditionTrue)
 }
 
 // randomPause varies the time of the next event.

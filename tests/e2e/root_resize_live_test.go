@@ -137,7 +137,7 @@ func (r *liveRoot) resizeRoot(t *testing.T, size int, withDeath bool) {
 	}
 	r.startMissingOperators(t)
 	for _, name := range r.shardNames() {
-		r.waitCondition(t, "ShardingConfig", r.pods.namespace, name, "Enforced", meta.ConditionTrue)
+		r.waitConditionWithin(t, handOverTimeout, "ShardingConfig", r.pods.namespace, name, "Enforced", meta.ConditionTrue)
 	}
 	t.Logf("%d shards, a manager died: %t; enforced after %s", size, withDeath, time.Since(begin).Round(time.Millisecond))
 }

@@ -35,16 +35,18 @@ type Options struct {
 	Dir string
 	// Kubeconfig of the manager's account; see [Install].
 	Kubeconfig string
-	// LeaseSeconds is how long the lock of a dead leader stays valid. Zero means the smallest value that the manager
-	// accepts.
+	// LeaseSeconds is how long the lock of a dead leader stays valid. Zero means [defaultLeaseSeconds].
 	LeaseSeconds int
 	Flags        []string
 	// Env has additional variables, NAME=value.
 	Env []string
 }
 
-// leastLeaseSeconds: manager/src/args.rs.
-const leastLeaseSeconds = 3
+// LeastLeaseSeconds is the smallest value that the manager accepts (manager/src/args.rs). With it, leaders of tests that run side
+// by side on two cores do not always renew their leases in time.
+const LeastLeaseSeconds = 3
+
+const defaultLeaseSeconds = 8
 
 // Manager is a running `ctrlmesh-manager`.
 type Manager struct {
@@ -62,7 +64,7 @@ func Binary() (string, error) {
 // Start runs a manager and returns once it reports that it is ready.
 func Start(ctx context.Context, options Options) (*Manager, error) {
 	if options.LeaseSeconds == 0 {
-		options.LeaseSeconds = leastLeaseSeconds
+		options.LeaseSeconds = defaultLeaseSeconds
 	}
 	binary, err := Binary()
 	if err != nil {
