@@ -154,7 +154,7 @@ test-e2e: build plugins cluster earlier ## Real kube-apiserver, etcd, operators 
 
 # The parts of test-e2e, for CI jobs that run at the same time, are this one, e2e-node and e2e-upgrade.
 .PHONY: e2e-cluster
-e2e-cluster: build plugins cluster ## Operators and kubectl against a real kube-apiserver; two tests of redirected traffic need root
+e2e-cluster: build plugins cluster-without-node ## Operators and kubectl against a real kube-apiserver; two tests of redirected traffic need root
 	$(E2E) -timeout 30m -parallel 8 $$(go list ./... | grep -v $(foreach package,$(NODE_PACKAGES),-e '/$(package)/' -e '/$(package)$$'))
 
 .PHONY: soak-model
@@ -206,6 +206,10 @@ plugins: setup ## Writes every plugin and test guest as .wasm files
 .PHONY: cluster
 cluster: ## Builds kube-apiserver, etcd, kubectl, Helm, cert-manager and an OCI registry from Go modules, once; for root on Linux a node's programs, too
 	cd tests/e2e && go run ./cmd/build
+
+.PHONY: cluster-without-node
+cluster-without-node:
+	cd tests/e2e && go run ./cmd/build -node=false
 
 .PHONY: earlier
 earlier: build ## Builds ctrlmesh of the commit from which tests upgrade, once; needs a clone with history (docs/adr/0042)

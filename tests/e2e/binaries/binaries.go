@@ -112,14 +112,17 @@ func cachedFile(program, file string) (string, error) {
 	return "", fmt.Errorf("unknown program %s: add it to binaries.go", program)
 }
 
-// Build builds every missing program and logs to `log`. A failed build leaves nothing that the next one could take for
-// a program.
-func Build(log io.Writer) error {
+// Build builds every missing program, those of a node only if wanted, and logs to `log`. A failed build leaves nothing that
+// the next one could take for a program.
+func Build(log io.Writer, withNode bool) error {
 	source, err := sourceDir()
 	if err != nil {
 		return err
 	}
 	for _, p := range programs {
+		if p.nodeOnly && !withNode {
+			continue
+		}
 		if reason := NodeUnavailable(); p.nodeOnly && reason != "" {
 			fmt.Fprintf(log, "%s: skipped: %s\n", p.name, reason)
 			continue

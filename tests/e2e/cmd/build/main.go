@@ -3,6 +3,7 @@
 package main
 
 import (
+	"flag"
 	"fmt"
 	"os"
 
@@ -10,7 +11,9 @@ import (
 )
 
 func main() {
-	if err := binaries.Build(os.Stdout); err != nil {
+	withNode := flag.Bool("node", true, "also build the programs of a node, where one can run")
+	flag.Parse()
+	if err := binaries.Build(os.Stdout, *withNode); err != nil {
 		fmt.Fprintln(os.Stderr, "error:", err)
 		os.Exit(1)
 	}
