@@ -9,7 +9,8 @@
 //! | [`mod@hand_over`] | the next chain on the way to the desired one |
 //! | [`labels`] | which labels namespaces and objects carry |
 //! | [`mod@auto_shard`] | the shards of a root |
-//! | [`view`], [`label_set`] | what limits show and what selectors select, as sets |
+//! | `divide_ranges` | how many virtual ranges each shard of a root has, and which |
+//! | [`view`], [`label_set`], [`range_set`] | what limits show, what selectors select, and virtual ranges, as sets |
 //! | `settings`, [`built_in`] | the settings of built-in plugins, and whether they are valid; the order of these plugins |
 //! | `origin` | the object that an entry is made from |
 //! | [`mod@shard_hash`] | the hash bucket of a namespace |
@@ -17,11 +18,13 @@
 pub mod auto_shard;
 pub mod built_in;
 pub mod compile;
+mod divide_ranges;
 pub mod hand_over;
 pub mod label_set;
 pub mod labels;
 mod origin;
 pub mod overlap;
+pub mod range_set;
 #[cfg(any(test, feature = "samples"))]
 pub mod samples;
 mod settings;
@@ -33,6 +36,7 @@ pub mod view;
 pub use auto_shard::{LabelKeys, auto_shard};
 pub use built_in::BuiltIn;
 pub use compile::{Compiled, Objects, Resolved, compile};
+pub use divide_ranges::divide_ranges;
 pub use overlap::find_overlaps;
 pub use shard_hash::shard_hash;
 pub use validate::{Findings, validate};
