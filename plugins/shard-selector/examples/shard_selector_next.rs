@@ -9,6 +9,8 @@ use ctrlmesh_sdk::{
 // Included instead of linked: the library is a component with exports of its own.
 #[path = "../src/freshness.rs"]
 mod freshness;
+#[path = "../src/hash_ranges.rs"]
+mod hash_ranges;
 #[path = "../src/lock.rs"]
 mod lock;
 #[path = "../src/plugin.rs"]

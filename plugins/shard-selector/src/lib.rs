@@ -1,16 +1,18 @@
-//! Gives a controller one shard's view of the Kubernetes API: ANDs the shard's label selector with the controller's own, and renames its
-//! leader-election lock. The host carries out the changes on the wire.
+//! Gives a controller one shard's view of the Kubernetes API: ANDs the shard's label selector with the controller's own, keeps the objects
+//! of its hash ranges, and renames its leader-election lock. The host carries out the changes on the wire.
 //!
 //! | file | holds |
 //! |---|---|
 //! | `plugin` | looks up view and lock for each request |
-//! | `view` | the selector of each resource |
+//! | `view` | the selector and the hash ranges of each resource |
 //! | `selector` | validates and prints label selectors |
+//! | `hash_ranges` | makes predicates of hash ranges |
 //! | `settings` | the settings as a person writes them |
 //! | `lock` | leader election |
 //! | `freshness` | how old a response may be |
 
 mod freshness;
+mod hash_ranges;
 mod lock;
 mod plugin;
 mod selector;

@@ -2,13 +2,17 @@
 
 use ctrlmesh_sdk::settings::Invalid;
 use ctrlmesh_sdk::{
-    Host, InstanceInfo, MatchRule, Phases, Plugin, Request, RequestEdit, RequestVerdict, Subscription, Verb,
+    Host, InstanceInfo, MatchRule, Phases, Plugin, Refusal, Request, RequestEdit, RequestVerdict, Subscription, Verb,
 };
 
 use crate::freshness;
 use crate::lock::Lock;
 use crate::settings::Settings;
 use crate::view::View;
+
+/// A collection is deleted by the API server, which knows no hash ranges: it would delete objects of other shards, too.
+const PARTIAL_DELETION: &str = "this shard has only some objects of this collection, and a collection cannot be deleted in part; \
+                                delete objects by name";
 
 /// One shard's view of the API.
 pub(crate) struct ShardSelector {
@@ -42,31 +46,35 @@ impl Plugin for ShardSelector {
     }
 
     fn on_request(&mut self, req: &dyn Request, _: &dyn Host) -> RequestVerdict {
-        // The edits depend on nothing but the settings and the request.
-        RequestVerdict::edit(self.edits_for(req)).reusable()
+        // The verdict depends on nothing but the settings and the request.
+        self.verdict_for(req).reusable()
     }
 }
 
 impl ShardSelector {
     /// Reads facts with few values first, and none that does not matter.
-    fn edits_for(&self, req: &dyn Request) -> Vec<RequestEdit> {
+    fn verdict_for(&self, req: &dyn Request) -> RequestVerdict {
         // The lock comes first: it has no shard label, so a watch for it by name must not get the shard's selector.
         if let Some(lock) = self.lock.as_ref().filter(|lock| lock.is_about_lock(req)) {
-            return vec![lock.rename_edit()];
+            return RequestVerdict::edit([lock.rename_edit()]);
         }
         let reads_collection =
             matches!(req.verb(), Verb::List | Verb::Watch | Verb::Deletecollection) && req.subresource().is_empty();
         if !reads_collection {
-            return Vec::new();
+            return RequestVerdict::proceed();
         }
-        let Some(selector) = self.view.selector_for(req.group(), req.resource()) else {
-            return Vec::new();
-        };
-        let mut edits = vec![RequestEdit::AndLabelSelector(selector)];
-        if self.consistent_reads {
+        let (group, resource) = (req.group(), req.resource());
+        let selector = self.view.selector_for(group, resource);
+        let kept = self.view.predicate_for(group, resource);
+        if kept.is_some() && req.verb() == Verb::Deletecollection {
+            return RequestVerdict::refuse(Refusal::new(405, PARTIAL_DELETION));
+        }
+        let mut edits: Vec<RequestEdit> = selector.map(RequestEdit::AndLabelSelector).into_iter().collect();
+        edits.extend(kept.map(RequestEdit::keep_objects));
+        if self.consistent_reads && !edits.is_empty() {
             edits.extend(freshness::no_older_than_now(req));
         }
-        edits
+        RequestVerdict::edit(edits)
     }
 }
 

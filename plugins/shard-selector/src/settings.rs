@@ -24,8 +24,22 @@ pub(crate) struct Limit {
     /// Unset or empty: every resource. The CRD spells it without the `d`; people write both.
     #[serde(alias = "relatedResources")]
     pub(crate) relate_resources: Option<Vec<ResourceRule>>,
+    /// Resources that the limit leaves out, although the field above has them.
+    pub(crate) except_resources: Option<Vec<ResourceRule>>,
     /// Unset or empty: no restriction.
     pub(crate) selector: Option<LabelSelector>,
+    /// Unset: no restriction.
+    pub(crate) hash_ranges: Option<HashRanges>,
+}
+
+/// Ranges of the hash of a field.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct HashRanges {
+    /// `uid`, `namespace`, `owner` or `label(<key>)`.
+    pub(crate) key: String,
+    /// Numbers of ranges: `7`, or the first and the last one, `0-340`. Empty: no object.
+    pub(crate) ranges: Vec<String>,
 }
 
 /// All pairs of a group and a resource.

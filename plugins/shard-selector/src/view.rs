@@ -1,9 +1,10 @@
-//! The selector of each resource: the `limits`, validated and compiled once, looked up for each request.
+//! The selector and the hash ranges of each resource: the `limits`, validated and compiled once, looked up for each request.
 
 use ctrlmesh_sdk::settings::Invalid;
-use ctrlmesh_sdk::{MatchRule, Verb};
+use ctrlmesh_sdk::{MatchRule, ObjectPredicate, Verb};
 use ctrlmesh_wire::is_dns_subdomain;
 
+use crate::hash_ranges;
 use crate::selector;
 use crate::settings::{Limit, ResourceRule};
 
@@ -14,6 +15,8 @@ const MAX_REQUIREMENTS: usize = 256;
 /// Bounds on the resulting subscription: a host accepts 256 rules and 64 KiB of text, and the lock needs some.
 const MAX_SCOPES: usize = 200;
 const MAX_NAME_BYTES: usize = 32 * 1024;
+/// Bound on the hash ranges of all limits together, which is the host's for one predicate.
+const MAX_HASH_RANGES: usize = 1024;
 
 #[derive(Debug, Default)]
 pub(crate) struct View {
@@ -29,12 +32,17 @@ struct UsedLimits {
     bytes: usize,
     scopes: usize,
     name_bytes: usize,
+    hash_ranges: usize,
 }
 
 #[derive(Debug)]
 struct CompiledLimit {
     scopes: Vec<Scope>,
-    selector: String,
+    excepted: Vec<Scope>,
+    /// `None`: labels restrict nothing.
+    selector: Option<String>,
+    /// `None`: hashes restrict nothing.
+    kept: Option<ObjectPredicate>,
 }
 
 /// All pairs of a group and a resource.
@@ -63,11 +71,13 @@ impl View {
 
     fn add_limit(&mut self, index: usize, limit: &Limit) -> Result<(), Invalid> {
         let scopes = self.compile_scopes(index, limit)?;
+        let excepted = compile_exceptions(limit)?;
+        let kept = self.compile_hash_ranges(limit)?;
         let requirements = limit.selector.as_ref().map(selector::requirements_of).transpose();
         let requirements = requirements
             .map_err(|error| error.field("selector"))?
             .unwrap_or_default();
-        if requirements.is_empty() {
+        if requirements.is_empty() && kept.is_none() {
             self.warnings
                 .push(format!("limits[{index}] has no selector and restricts nothing"));
             return Ok(());
@@ -83,8 +93,8 @@ impl View {
             );
             return Err(Invalid::new(message).field("selector"));
         }
-        self.used.scopes += scopes.len();
-        self.used.name_bytes += scopes.iter().map(Scope::name_bytes).sum::<usize>();
+        self.used.scopes += scopes.len() + excepted.len();
+        self.used.name_bytes += scopes.iter().chain(&excepted).map(Scope::name_bytes).sum::<usize>();
         if self.used.scopes > MAX_SCOPES || self.used.name_bytes > MAX_NAME_BYTES {
             let message = format!(
                 "up to here there are {} elements with {} bytes of names; at most {MAX_SCOPES} and {MAX_NAME_BYTES} are \
@@ -94,9 +104,30 @@ impl View {
             return Err(Invalid::new(message).field("relateResources"));
         }
         if !scopes.is_empty() {
-            self.limits.push(CompiledLimit { scopes, selector });
+            self.limits.push(CompiledLimit {
+                scopes,
+                excepted,
+                selector: (!selector.is_empty()).then_some(selector),
+                kept,
+            });
         }
         Ok(())
+    }
+
+    fn compile_hash_ranges(&mut self, limit: &Limit) -> Result<Option<ObjectPredicate>, Invalid> {
+        let Some(hash) = &limit.hash_ranges else {
+            return Ok(None);
+        };
+        self.used.hash_ranges += hash.ranges.len();
+        if self.used.hash_ranges > MAX_HASH_RANGES {
+            let message = format!(
+                "up to here there are {} ranges; at most {MAX_HASH_RANGES} are taken; join neighbours, as in 0-340",
+                self.used.hash_ranges
+            );
+            return Err(Invalid::new(message).field("ranges").field("hashRanges"));
+        }
+        let predicate = hash_ranges::predicate_of(hash);
+        predicate.map(Some).map_err(|error| error.field("hashRanges"))
     }
 
     fn compile_scopes(&mut self, index: usize, limit: &Limit) -> Result<Vec<Scope>, Invalid> {
@@ -124,7 +155,8 @@ impl View {
         self.warnings.iter().map(String::as_str)
     }
 
-    /// Match rules for the requests of [`View::selector_for`].
+    /// Match rules for the requests of [`View::selector_for`] and [`View::predicate_for`]. Resources that a limit leaves out are among
+    /// them.
     pub(crate) fn match_rules(&self) -> impl Iterator<Item = MatchRule> {
         self.limits.iter().flat_map(|limit| &limit.scopes).map(|scope| {
             MatchRule::api()
@@ -137,25 +169,55 @@ impl View {
 
     /// The selectors of all matching limits, ANDed: each stays a requirement of its own, so that none can replace another.
     pub(crate) fn selector_for(&self, group: &str, resource: &str) -> Option<String> {
-        let mut matching = self.limits.iter().filter(|limit| limit.matches(group, resource));
-        let mut selector = matching.next()?.selector.clone();
-        for limit in matching {
+        let mut selectors = self
+            .limits_of(group, resource)
+            .filter_map(|limit| limit.selector.as_deref());
+        let mut selector = selectors.next()?.to_owned();
+        for other in selectors {
             selector.push(',');
-            selector.push_str(&limit.selector);
+            selector.push_str(other);
         }
         Some(selector)
     }
+
+    /// The hash ranges of all matching limits: objects that are in the ranges of each.
+    pub(crate) fn predicate_for(&self, group: &str, resource: &str) -> Option<ObjectPredicate> {
+        let mut kept = self
+            .limits_of(group, resource)
+            .filter_map(|limit| limit.kept.clone())
+            .peekable();
+        kept.peek()?;
+        Some(ObjectPredicate::all(kept))
+    }
+
+    fn limits_of(&self, group: &str, resource: &str) -> impl Iterator<Item = &CompiledLimit> {
+        self.limits.iter().filter(move |limit| limit.matches(group, resource))
+    }
+}
+
+/// Unlike `relateResources`, an empty list is no resource.
+fn compile_exceptions(limit: &Limit) -> Result<Vec<Scope>, Invalid> {
+    let rules = limit.except_resources.as_deref().unwrap_or_default();
+    let mut scopes = Vec::new();
+    for (at, rule) in rules.iter().enumerate() {
+        let scope = Scope::new(rule).map_err(|error| error.index(at).field("exceptResources"))?;
+        scopes.extend(scope);
+    }
+    Ok(scopes)
 }
 
 impl CompiledLimit {
     fn matches(&self, group: &str, resource: &str) -> bool {
-        self.scopes
-            .iter()
-            .any(|scope| scope.resources.contains_name(resource) && scope.groups.contains_name(group))
+        let has = |scopes: &[Scope]| scopes.iter().any(|scope| scope.contains(group, resource));
+        has(&self.scopes) && !has(&self.excepted)
     }
 }
 
 impl Scope {
+    fn contains(&self, group: &str, resource: &str) -> bool {
+        self.resources.contains_name(resource) && self.groups.contains_name(group)
+    }
+
     /// `None` if it matches nothing.
     fn new(rule: &ResourceRule) -> Result<Option<Self>, Invalid> {
         let groups = Names::new(rule.api_groups.as_deref(), check_group).map_err(|error| error.field("apiGroups"))?;

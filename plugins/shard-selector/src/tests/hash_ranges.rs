@@ -1,0 +1,196 @@
+//! Limits with hash ranges: which objects are kept of which resources.
+
+use ctrlmesh_sdk::testing::{Bench, TestRequest};
+use ctrlmesh_sdk::{
+    HashKey, HashRange, HashRanges, ObjectPredicate, PredicateNode, RequestAction, RequestEdit, RequestVerdict, Reuse,
+    Verb,
+};
+
+use crate::plugin::ShardSelector;
+
+/// Widgets by their owners, but no other resource of their group.
+const SETTINGS: &str = r#"{
+    "limits": [{
+        "relateResources": [{"apiGroups": ["example.com"], "resources": ["*"]}],
+        "exceptResources": [{"apiGroups": ["example.com"], "resources": ["classes"]}],
+        "hashRanges": {"key": "owner", "ranges": ["0-255", "512"]}
+    }]
+}"#;
+
+fn bench(settings: &str) -> Bench<ShardSelector> {
+    Bench::new(settings).unwrap()
+}
+
+fn edits_for(settings: &str, request: &TestRequest) -> Vec<RequestEdit> {
+    let mut bench = bench(settings);
+    assert!(bench.wakes(request), "{request:?}");
+    match bench.on_request(request).action {
+        RequestAction::Proceed(edits) => edits,
+        other => panic!("{request:?} got {other:?}"),
+    }
+}
+
+fn kept(key: HashKey, ranges: &[(u64, Option<u64>)]) -> ObjectPredicate {
+    let ranges = ranges.iter().map(|(start, end)| HashRange {
+        start: *start,
+        end: *end,
+    });
+    ObjectPredicate::hash_ranges(key, ranges)
+}
+
+#[test]
+fn reads_keep_the_objects_of_the_ranges() {
+    let ranges = [(0, Some(1 << 62)), (1 << 63, Some((1 << 63) + (1 << 54)))];
+    let expected = [RequestEdit::keep_objects(kept(HashKey::ControllerUid, &ranges))];
+    for verb in [Verb::List, Verb::Watch] {
+        let request = TestRequest::api(verb, "example.com", "widgets").namespace("team");
+        assert_eq!(edits_for(SETTINGS, &request), expected, "{verb:?}");
+    }
+    let verdict = bench(SETTINGS).on_request(&TestRequest::list("example.com", "widgets"));
+    assert_eq!(verdict.reuse, Reuse::WhileUnchanged);
+}
+
+#[test]
+fn last_range_reaches_to_the_end_of_hashes() {
+    let settings = SETTINGS.replace(r#""0-255", "512""#, r#""1023""#);
+    let request = TestRequest::list("example.com", "widgets");
+    let expected = [RequestEdit::keep_objects(kept(
+        HashKey::ControllerUid,
+        &[(1023 << 54, None)],
+    ))];
+    assert_eq!(edits_for(&settings, &request), expected);
+}
+
+#[test]
+fn no_ranges_keep_no_object() {
+    let settings = SETTINGS.replace(r#""0-255", "512""#, "");
+    let request = TestRequest::list("example.com", "widgets");
+    let expected = [RequestEdit::keep_objects(kept(HashKey::ControllerUid, &[]))];
+    assert_eq!(edits_for(&settings, &request), expected);
+}
+
+#[test]
+fn keys_name_the_field_that_is_hashed() {
+    for (key, expected) in [
+        ("uid", HashKey::Uid),
+        ("namespace", HashKey::Namespace),
+        (
+            "label(example.com/tenant)",
+            HashKey::Label("example.com/tenant".to_owned()),
+        ),
+    ] {
+        let settings = SETTINGS.replace("owner", key);
+        let edits = edits_for(&settings, &TestRequest::list("example.com", "widgets"));
+        let [RequestEdit::KeepObjects(nodes)] = &edits[..] else {
+            panic!("{key}: {edits:?}")
+        };
+        let [PredicateNode::HashRanges(HashRanges { key: hashed, .. })] = &nodes[..] else {
+            panic!("{key}: {nodes:?}")
+        };
+        assert_eq!(*hashed, expected);
+    }
+}
+
+#[test]
+fn excepted_resources_and_objects_by_name_are_left_alone() {
+    let mut bench = bench(SETTINGS);
+    for request in [
+        TestRequest::list("example.com", "classes"),
+        TestRequest::api(Verb::Deletecollection, "example.com", "classes"),
+        TestRequest::get("example.com", "widgets", "w"),
+        TestRequest::list("", "pods"),
+    ] {
+        assert_eq!(
+            bench.on_request(&request),
+            RequestVerdict::proceed().reusable(),
+            "{request:?}"
+        );
+    }
+}
+
+#[test]
+fn deletion_of_a_divided_collection_is_refused() {
+    let verdict = bench(SETTINGS).on_request(&TestRequest::api(Verb::Deletecollection, "example.com", "widgets"));
+    let RequestAction::Refuse(refusal) = verdict.action else {
+        panic!("{verdict:?}")
+    };
+    assert_eq!(refusal.code, 405);
+    assert!(
+        refusal.message.contains("delete objects by name"),
+        "{}",
+        refusal.message
+    );
+}
+
+#[test]
+fn selectors_and_ranges_of_all_limits_hold_together() {
+    let settings = r#"{
+        "limits": [
+            {"selector": {"matchLabels": {"a": "b"}}, "hashRanges": {"key": "uid", "ranges": ["0-1022"]}},
+            {"hashRanges": {"key": "namespace", "ranges": ["0-511"]}}
+        ],
+        "consistentReads": true
+    }"#;
+    let request = TestRequest::list("", "pods").query_field("resourceVersion", "7");
+    let both = kept(HashKey::Uid, &[(0, Some(1023 << 54))]).and(kept(HashKey::Namespace, &[(0, Some(1 << 63))]));
+    assert_eq!(
+        edits_for(settings, &request),
+        [
+            RequestEdit::and_label_selector("a=b"),
+            RequestEdit::keep_objects(both),
+            RequestEdit::remove_query("resourceVersion"),
+            RequestEdit::remove_query("resourceVersionMatch"),
+        ]
+    );
+}
+
+#[test]
+fn all_ranges_are_a_predicate_too() {
+    let settings = SETTINGS.replace(r#""0-255", "512""#, r#""0-1023""#);
+    let request = TestRequest::list("example.com", "widgets");
+    let expected = [RequestEdit::keep_objects(kept(HashKey::ControllerUid, &[(0, None)]))];
+    assert_eq!(edits_for(&settings, &request), expected);
+}
+
+#[test]
+fn invalid_hash_ranges_are_refused_by_field() {
+    let many = format!(r#"["{}"]"#, vec!["1"; 1025].join(r#"", ""#));
+    for (hash, expected) in [
+        (
+            r#"{"key": "name", "ranges": []}"#,
+            "limits[0].hashRanges.key: unknown key \"name\", use uid, namespace, owner or label(<key of a label>)",
+        ),
+        (
+            r#"{"key": "label(a b)", "ranges": []}"#,
+            "limits[0].hashRanges.key: \"a b\" is no label key",
+        ),
+        (r#"{"key": "uid"}"#, "limits[0].hashRanges: missing field `ranges`"),
+        (
+            r#"{"key": "uid", "ranges": ["0", "5-1024"]}"#,
+            "limits[0].hashRanges.ranges[1]: \"5-1024\" is no range",
+        ),
+        (
+            r#"{"key": "uid", "ranges": ["6-5"]}"#,
+            "limits[0].hashRanges.ranges[0]: \"6-5\" is no range",
+        ),
+        (
+            r#"{"key": "uid", "ranges": ["+5"]}"#,
+            "limits[0].hashRanges.ranges[0]: \"+5\" is no range",
+        ),
+        (
+            &format!(r#"{{"key": "uid", "ranges": {many}}}"#),
+            "limits[0].hashRanges.ranges: up to here there are 1025 ranges",
+        ),
+    ] {
+        let error = Bench::<ShardSelector>::new(&format!(r#"{{"limits": [{{"hashRanges": {hash}}}]}}"#))
+            .err()
+            .unwrap_or_else(|| panic!("{hash} was accepted"));
+        assert!(error.starts_with(expected), "{error}");
+    }
+    let exception = r#"{"limits": [{"exceptResources": [{"apiGroups": [""], "resources": ["pods/status"]}], "hashRanges": {"key": "uid", "ranges": []}}]}"#;
+    let error = Bench::<ShardSelector>::new(exception).err().unwrap();
+    assert!(
+        error.starts_with("limits[0].exceptResources[0].resources[0]: "),
+        "{error}"
+    );
+}
