@@ -68,6 +68,11 @@ pub const VIRTUAL_RANGES: u16 = 1024;
         "message": "can't change: a pod that leads by the old lock would act beside one that gets the new lock; scale the controller to zero, delete all its ShardingConfigs and create them again",
         "fieldPath": ".controller",
     },
+    {
+        "rule": "!has(self.root) || !has(self.root.key) || has(self.controller)",
+        "message": "is missing; with root.key each shard needs a lock of its own",
+        "fieldPath": ".controller",
+    },
 ]))]
 pub struct ShardingConfigSpec {
     /// Selects the pods of this shard, in the namespace of this object. Required unless root is set. With root, the
@@ -195,9 +200,35 @@ pub struct Limit {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 200), extend("x-kubernetes-list-type" = "atomic"))]
     pub relate_resources: Vec<ResourceGroup>,
+    /// Resources of relateResources that the limit leaves out, with their objects.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 200), extend("x-kubernetes-list-type" = "atomic"))]
+    pub except_resources: Vec<ResourceGroup>,
     /// Selects the objects that the shard sees. Absent or empty: all objects.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub selector: Option<LabelSelector>,
+    /// Selects, of these objects, those with a hash in some ranges. Absent: all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hash_ranges: Option<HashRanges>,
+}
+
+/// Objects with a hash in some of the 1,024 virtual ranges.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct HashRanges {
+    /// What is hashed. uid: the UID of the object. namespace: its namespace. owner: the UID of its controller, or its own
+    /// without one. `label(<key>)`: the value of this label. An object without namespace or label has the hash of the empty
+    /// text.
+    #[schemars(length(max = 324), extend("pattern" = "^(uid|namespace|owner|label\\(.+\\))$"))]
+    pub key: String,
+    /// Numbers of the ranges, 0 to 1023: one number, or the first and the last one of several, such as 0-340. Empty: no
+    /// object.
+    #[schemars(
+        length(max = 1024),
+        inner(regex(pattern = "^[0-9]+(-[0-9]+)?$")),
+        extend("x-kubernetes-list-type" = "atomic")
+    )]
+    pub ranges: Vec<String>,
 }
 
 /// Every listed resource in every listed API group.
@@ -228,6 +259,26 @@ pub struct ResourceGroup {
         "message": "is missing or empty; say which resources are divided among the shards",
         "fieldPath": ".resourceSelector",
     },
+    {
+        "rule": "!has(self.canary) || !has(self.key)",
+        "message": "has no effect beside key; give a shard less in auto.weights",
+        "fieldPath": ".canary",
+    },
+    {
+        "rule": "!has(self.auto) || !has(self.auto.weights) || has(self.key)",
+        "message": "has no effect without key; remove it, or write key",
+        "fieldPath": ".auto.weights",
+    },
+    {
+        "rule": "!has(self.whole) || has(self.key)",
+        "message": "has no effect without key; remove it, or write key",
+        "fieldPath": ".whole",
+    },
+    {
+        "rule": "!has(self.singletons) || has(self.key)",
+        "message": "has no effect without key; remove it, or write key",
+        "fieldPath": ".singletons",
+    },
 ]))]
 pub struct Root {
     /// Deletes all shards that were created from this object. Default: false.
@@ -240,6 +291,21 @@ pub struct Root {
     /// `<StatefulSet>-<ordinal>`.
     #[schemars(length(min = 1, max = 253))]
     pub target_stateful_set: String,
+    /// Divides the objects by a hash instead of labels of the manager. uid: by the UID of the object. namespace: by its
+    /// namespace. owner: by the UID of its controller, or its own without one. `label(<key>)`: by the value of this label.
+    /// Absent: by the hash bucket of the namespace, which needs labels on all objects.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 324), extend("pattern" = "^(uid|namespace|owner|label\\(.+\\))$"))]
+    pub key: Option<String>,
+    /// With key: resources of which every shard sees all objects, although resourceSelector has them, such as reference
+    /// data. Resources that no list names are not divided either.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64), extend("x-kubernetes-list-type" = "atomic"))]
+    pub whole: Vec<ResourceGroup>,
+    /// With key: resources of which the first shard sees all objects, and the others none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64), extend("x-kubernetes-list-type" = "atomic"))]
+    pub singletons: Vec<ResourceGroup>,
     /// Canary shard: the first pods of the StatefulSet, with a part of the objects. Absent: no canary shard.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub canary: Option<Canary>,
@@ -278,16 +344,30 @@ pub struct Canary {
     pub in_shard_hash: Vec<String>,
 }
 
-/// Shards of equal size.
+/// Shards of equal size, or with key of the given weights.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
+#[schemars(extend("x-kubernetes-validations" = [{
+    "rule": "!has(self.weights) || size(self.weights) == self.shardingSize",
+    "message": "must have one number for each shard",
+    "fieldPath": ".weights",
+}]))]
 pub struct Auto {
-    /// Number of shards, 1 to 32. They divide the 32 hash buckets of namespaces among them.
+    /// Number of shards, 1 to 32. They divide the 32 hash buckets of namespaces among them; with key, the 1,024 virtual
+    /// ranges of hashes.
     #[schemars(range(min = 1, max = 32))]
     pub sharding_size: i32,
     /// Number of pods of each shard, 1 to 256.
     #[schemars(range(min = 1, max = 256))]
     pub every_shard_replicas: i32,
+    /// With key: how much each shard gets of the objects, 1 to 100. Absent: equal parts.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(
+        length(max = 32),
+        inner(range(min = 1, max = 100)),
+        extend("x-kubernetes-list-type" = "atomic")
+    )]
+    pub weights: Vec<i32>,
 }
 
 /// Observed state of the ShardingConfig.

@@ -1,11 +1,14 @@
-//! Makes the shards of a root: an optional canary and a number of equal shards.
+//! Makes the shards of a root: an optional canary and a number of equal shards; or, with a key, shards with ranges of a hash.
 //!
 //! Guarantees:
+//! - With a key, every object of a divided resource is in exactly one shard, and a shard more or less moves as little as possible
+//!   ([`crate::divide_ranges()`]). Labels are not needed, and namespaces do not matter. What follows is about roots without a key.
 //! - Every object in a labelled namespace is in one shard at most. It is in exactly one if the canary does not combine hash buckets
 //!   with a namespace list, or if all namespaces are known.
 //! - Hash buckets are divided evenly: sizes differ by one at most. They do not move when the canary's part changes.
 //! - Equal roots make equal shards, with the names that KusionStack gives them (`<prefix>-0-canary`, `<prefix>-1-normal`).
 
+mod by_hash;
 mod sets;
 
 use std::collections::BTreeSet;
@@ -91,13 +94,22 @@ pub fn auto_shard(
         return Ok(Vec::new());
     };
     let auto = checked_auto(spec)?;
+    if let Some(key) = &spec.key {
+        return Ok(shards_by_hash(root, spec, auto, key));
+    }
     let canary = spec.canary.as_ref().filter(|canary| canary.replicas > 0);
     let canary_pods = canary.map_or(0, |canary| canary.replicas);
     let mut children = Vec::new();
     if let Some(canary) = canary {
         let name = format!("{}-0-canary", spec.prefix);
         let part = |selector: LabelSelector| canary_part(selector, canary, namespaces, keys);
-        children.push(shard_object(root, spec, &name, 0..canary_pods, &part));
+        children.push(shard_object(
+            root,
+            spec,
+            &name,
+            0..canary_pods,
+            label_limits(spec, &part),
+        ));
     }
     for id in 0..auto.sharding_size {
         let first = canary_pods + auto.every_shard_replicas * id;
@@ -109,11 +121,23 @@ pub fn auto_shard(
             spec,
             &name,
             first..first + auto.every_shard_replicas,
-            &part,
+            label_limits(spec, &part),
         ));
     }
     annotate_set(&mut children);
     Ok(children)
+}
+
+fn shards_by_hash(root: &ShardingConfig, spec: &Root, auto: &Auto, key: &str) -> Vec<ShardingConfig> {
+    let limits = by_hash::limits_by_hash(spec, auto, key);
+    let shard = |(id, limits): (i32, Vec<Limit>)| {
+        let first = auto.every_shard_replicas * id;
+        let name = format!("{}-{}-normal", spec.prefix, id + 1);
+        shard_object(root, spec, &name, first..first + auto.every_shard_replicas, limits)
+    };
+    let mut children: Vec<ShardingConfig> = (0..).zip(limits).map(shard).collect();
+    annotate_set(&mut children);
+    children
 }
 
 /// Annotates each shard with its set ([`SET`]).
@@ -139,6 +163,9 @@ fn hash_of(child: &ShardingConfig) -> Option<String> {
 /// Maximum pods of a shard: their names are the values of one requirement (`LabelSelector::validate` of the contract).
 const MAX_PODS: i32 = 256;
 
+/// Maximum weight of a shard.
+const MAX_WEIGHT: i32 = 100;
+
 /// Checks the schema's bounds again, for roots that no API server has validated.
 fn checked_auto(root: &Root) -> Result<&Auto, Mistakes> {
     let mut mistakes = Mistakes::default();
@@ -158,13 +185,41 @@ fn checked_auto(root: &Root) -> Result<&Auto, Mistakes> {
         let problem = format!("is {}; write 1 to {MAX_PODS}", auto.every_shard_replicas);
         mistakes.add("spec.root.auto.everyShardReplicas", problem);
     }
-    if let Some(canary) = &root.canary {
-        self::check_canary(canary, &mut mistakes);
+    check_weights(root, auto, &mut mistakes);
+    match &root.canary {
+        Some(_) if root.key.is_some() => mistakes.add(
+            "spec.root.canary",
+            "has no effect beside key; give a shard less in auto.weights",
+        ),
+        Some(canary) => check_canary(canary, &mut mistakes),
+        None => {}
     }
     if mistakes.list().is_empty() {
         Ok(auto)
     } else {
         Err(mistakes)
+    }
+}
+
+fn check_weights(root: &Root, auto: &Auto, mistakes: &mut Mistakes) {
+    if auto.weights.is_empty() {
+        return;
+    }
+    let path = "spec.root.auto.weights";
+    if root.key.is_none() {
+        mistakes.add(path, "has no effect without key; remove it, or write key");
+    } else if usize::try_from(auto.sharding_size) != Ok(auto.weights.len()) {
+        let (weights, shards) = (auto.weights.len(), auto.sharding_size);
+        mistakes.add(
+            path,
+            format!("must have one number for each shard: there are {shards} shards and {weights} numbers"),
+        );
+    }
+    for (index, weight) in auto.weights.iter().enumerate() {
+        if !(1..=MAX_WEIGHT).contains(weight) {
+            let problem = format!("is {weight}; write 1 to {MAX_WEIGHT}");
+            mistakes.add(format!("{path}[{index}]"), problem);
+        }
     }
 }
 
@@ -230,26 +285,32 @@ fn normal_part(
     selector.with_requirement(&keys.shard_hash, Operator::In, buckets.to_vec())
 }
 
+/// The limits of a shard that has a part of the objects by labels.
+fn label_limits(spec: &Root, part: &dyn Fn(LabelSelector) -> LabelSelector) -> Vec<Limit> {
+    let limit = |limit: &Limit| Limit {
+        relate_resources: limit.relate_resources.clone(),
+        selector: Some(part(limit.selector.clone().unwrap_or_default())),
+        ..Limit::default()
+    };
+    spec.resource_selector.iter().map(limit).collect()
+}
+
 fn shard_object(
     root: &ShardingConfig,
     spec: &Root,
     name: &str,
     pods: std::ops::Range<i32>,
-    part: &dyn Fn(LabelSelector) -> LabelSelector,
+    limits: Vec<Limit>,
 ) -> ShardingConfig {
     let pods = pods
         .map(|ordinal| format!("{}-{ordinal}", spec.target_stateful_set))
         .collect();
     let selector = root.spec.selector.clone().unwrap_or_default();
-    let limit = |limit: &Limit| Limit {
-        relate_resources: limit.relate_resources.clone(),
-        selector: Some(part(limit.selector.clone().unwrap_or_default())),
-    };
     let spec = ShardingConfigSpec {
         selector: Some(selector.with_requirement(labels::STATEFUL_SET_POD_NAME, Operator::In, pods)),
         controller: root.spec.controller.clone(),
         webhook: root.spec.webhook.clone(),
-        limits: Some(spec.resource_selector.iter().map(limit).collect()),
+        limits: Some(limits),
         reshard: root.spec.reshard,
         settle_seconds: root.spec.settle_seconds,
         unreachable_pods: root.spec.unreachable_pods.clone(),

@@ -10,7 +10,7 @@
 //! | [`labels`] | which labels namespaces and objects carry |
 //! | [`mod@auto_shard`] | the shards of a root |
 //! | `divide_ranges` | how many virtual ranges each shard of a root has, and which |
-//! | [`view`], [`label_set`], [`range_set`] | what limits show, what selectors select, and virtual ranges, as sets |
+//! | [`view`], [`object_set`], [`label_set`], [`range_set`] | what limits show, what selectors select, and virtual ranges, as sets |
 //! | `settings`, [`built_in`] | the settings of built-in plugins, and whether they are valid; the order of these plugins |
 //! | `origin` | the object that an entry is made from |
 //! | [`mod@shard_hash`] | the hash bucket of a namespace |
@@ -22,6 +22,7 @@ mod divide_ranges;
 pub mod hand_over;
 pub mod label_set;
 pub mod labels;
+pub mod object_set;
 mod origin;
 pub mod overlap;
 pub mod range_set;

@@ -16,7 +16,7 @@ use ctrlmesh_manager_api::ShardingConfig;
 use ctrlmesh_manager_api::sharding_config::Limit;
 
 use crate::auto_shard::LabelKeys;
-use crate::label_set::LabelSet;
+use crate::object_set::ObjectSet;
 use crate::shard_hash::shard_hash;
 use crate::view::{self, ResourceClass};
 
@@ -126,9 +126,9 @@ fn config_name(config: &ShardingConfig) -> String {
 struct Part {
     shard: String,
     /// `None`: the shard sees nothing of it.
-    set: Option<LabelSet>,
+    set: Option<ObjectSet>,
     /// The visible objects without conditions on the labels that the manager sets.
-    own: LabelSet,
+    own: ObjectSet,
 }
 
 impl Part {
@@ -151,7 +151,7 @@ impl Part {
             (&keys.shard_hash, hash),
             (&keys.control, "true"),
         ];
-        let allows = |set: &LabelSet| known.iter().all(|(key, value)| set.allows_value(key, value));
+        let allows = |set: &ObjectSet| known.iter().all(|(key, value)| set.allows_value(key, value));
         self.set.as_ref().is_some_and(allows)
     }
 }
@@ -188,7 +188,7 @@ fn overlaps_of_resource(
     let mut orphaned = Tally::default();
     let mut known = HashMap::new();
     for (seeing, namespaces) in &alike {
-        let here: Vec<(usize, &LabelSet)> = seeing
+        let here: Vec<(usize, &ObjectSet)> = seeing
             .iter()
             .filter_map(|index| Some((*index, &parts.get(*index)?.own)))
             .collect();
@@ -250,7 +250,7 @@ fn group_namespaces<'a>(
 }
 
 /// Pairs of sets that intersect. `known` caches the comparisons.
-fn intersecting_pairs(here: &[(usize, &LabelSet)], known: &mut HashMap<(usize, usize), bool>) -> Vec<(usize, usize)> {
+fn intersecting_pairs(here: &[(usize, &ObjectSet)], known: &mut HashMap<(usize, usize), bool>) -> Vec<(usize, usize)> {
     let mut pairs = Vec::new();
     for (at, (index, set)) in here.iter().enumerate() {
         for (other, other_set) in here.iter().skip(at + 1) {
@@ -263,8 +263,8 @@ fn intersecting_pairs(here: &[(usize, &LabelSet)], known: &mut HashMap<(usize, u
     pairs
 }
 
-fn is_covered(sets: &[(usize, &LabelSet)]) -> bool {
-    let mut rest = vec![LabelSet::default()];
+fn is_covered(sets: &[(usize, &ObjectSet)]) -> bool {
+    let mut rest = vec![ObjectSet::default()];
     for (_, set) in sets {
         rest = rest.iter().flat_map(|part| part.difference(set)).collect();
         if rest.len() > MAX_PARTS {

@@ -9,6 +9,7 @@
 //! | `fix` | mistakes that can be corrected mechanically |
 //! | `warn_new_objects` | warnings of new objects that may have done nothing under KusionStack |
 //! | `sharding_config`, `circuit_breaker`, `fault_injection` | the rules of each kind |
+//! | `keyed_root` | the rules of a root that divides objects by a hash |
 //! | `warn_unlocked_shards` | warnings of shards without a lock |
 //! | `warn_hidden_children` | warnings of limits that hide objects from the controller that creates them |
 //! | `plugins`, `image` | `spec.plugins[]`, and references to components in OCI registries |
@@ -27,6 +28,7 @@ mod fault_injection;
 mod findings;
 mod fix;
 mod image;
+mod keyed_root;
 mod limit_resources;
 mod plugins;
 mod read;

@@ -1,4 +1,4 @@
-//! The view of a shard as sets of labels: one for each resource that its limits name, and one for all others if a limit has a
+//! The view of a shard as sets of objects: one for each resource that its limits name, and one for all others if a limit has a
 //! wildcard.
 
 use std::collections::BTreeSet;
@@ -6,7 +6,7 @@ use std::fmt;
 
 use ctrlmesh_manager_api::sharding_config::{Limit, ResourceGroup};
 
-use crate::label_set::LabelSet;
+use crate::object_set::ObjectSet;
 
 /// A resource, or all resources that no limit names.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -20,7 +20,10 @@ pub struct ResourceClass {
 /// All resources that some limits distinguish: every named group and any other, each with every named resource and any other.
 /// (`apps/*` and `*/deployments` meet in a pair that neither names.)
 pub fn resource_classes<'a>(limits: impl Iterator<Item = &'a Limit> + Clone) -> BTreeSet<ResourceClass> {
-    let rules = || limits.clone().flat_map(|limit| &limit.relate_resources);
+    let rules = || {
+        let of_limit = |limit: &'a Limit| limit.relate_resources.iter().chain(&limit.except_resources);
+        limits.clone().flat_map(of_limit)
+    };
     let named = |names: &[String]| -> Vec<Option<String>> {
         names.iter().filter(|name| *name != "*").cloned().map(Some).collect()
     };
@@ -46,13 +49,10 @@ pub fn resource_classes<'a>(limits: impl Iterator<Item = &'a Limit> + Clone) -> 
 
 /// The objects of a resource that a shard sees: the intersection of the limits that match it, as in the shard-selector plugin.
 /// `None`: nothing.
-pub fn visible_objects<'a>(limits: impl Iterator<Item = &'a Limit>, class: &ResourceClass) -> Option<LabelSet> {
-    let mut set = LabelSet::default();
-    for selector in limits
-        .filter(|limit| class.is_in(limit))
-        .filter_map(|limit| limit.selector.as_ref())
-    {
-        set = set.intersection(&LabelSet::from_selector(selector)?)?;
+pub fn visible_objects<'a>(limits: impl Iterator<Item = &'a Limit>, class: &ResourceClass) -> Option<ObjectSet> {
+    let mut set = ObjectSet::default();
+    for limit in limits.filter(|limit| class.is_in(limit)) {
+        set = set.intersection(&ObjectSet::from_limit(limit)?)?;
     }
     Some(set)
 }
@@ -68,8 +68,9 @@ impl ResourceClass {
 
     /// Whether a limit applies to these resources.
     fn is_in(&self, limit: &Limit) -> bool {
-        let groups = &limit.relate_resources;
-        groups.is_empty() || groups.iter().any(|group| self.is_of(group))
+        let (groups, excepted) = (&limit.relate_resources, &limit.except_resources);
+        let is_named = groups.is_empty() || groups.iter().any(|group| self.is_of(group));
+        is_named && !excepted.iter().any(|group| self.is_of(group))
     }
 
     fn is_named_by(&self, group: &ResourceGroup) -> bool {

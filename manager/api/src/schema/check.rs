@@ -160,6 +160,8 @@ fn pattern_advice(pattern: &str) -> String {
             "use lower-case letters, digits and '-', and a letter or digit at both ends".to_owned()
         }
         "^([0-9]|[12][0-9]|3[01])$" => "write a number from 0 to 31".to_owned(),
+        "^(uid|namespace|owner|label\\(.+\\))$" => "write uid, namespace, owner or label(<key of a label>)".to_owned(),
+        "^[0-9]+(-[0-9]+)?$" => "write numbers from 0 to 1023, such as 7, or 0-340".to_owned(),
         pattern => format!("write it like {pattern}"),
     }
 }

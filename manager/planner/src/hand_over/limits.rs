@@ -44,13 +44,14 @@ pub(super) fn hide_everything_named(limits: &[Limit]) -> bool {
 
 /// Whether the limit hides every object of every resource.
 pub(super) fn hides_everything(limit: &Limit) -> bool {
-    limit.relate_resources.is_empty() && hide_everything_named(std::slice::from_ref(limit))
+    let is_of_all = limit.relate_resources.is_empty() && limit.except_resources.is_empty();
+    is_of_all && hide_everything_named(std::slice::from_ref(limit))
 }
 
 fn of_all_kinds(key: &str) -> Vec<Limit> {
     vec![Limit {
-        relate_resources: Vec::new(),
         selector: Some(no_object(key)),
+        ..Limit::default()
     }]
 }
 
@@ -59,12 +60,14 @@ fn hiding_limits(limits: &[Limit], key: &str) -> Vec<Limit> {
         return of_all_kinds(key);
     }
     let mut seen = BTreeSet::new();
-    let is_new = |limit: &&Limit| seen.insert(format!("{:?}", limit.relate_resources));
+    let is_new = |limit: &&Limit| seen.insert(format!("{:?}", (&limit.relate_resources, &limit.except_resources)));
     let limits = limits.iter().filter(is_new);
     limits
         .map(|limit| Limit {
             relate_resources: limit.relate_resources.clone(),
+            except_resources: limit.except_resources.clone(),
             selector: Some(no_object(key)),
+            hash_ranges: None,
         })
         .collect()
 }

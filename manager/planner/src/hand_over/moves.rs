@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use ctrlmesh_contract::names::labels::NO_OBJECT_KEY;
 use ctrlmesh_manager_api::LabelSelector;
-use ctrlmesh_manager_api::sharding_config::Limit;
+use ctrlmesh_manager_api::sharding_config::{HashRanges, Limit};
 
 use super::claims::HeldClaim;
 use super::limits::{is_too_large, limits_hiding_everything, no_object};
@@ -12,6 +12,7 @@ use super::restart_policy;
 use super::shard::Shard;
 use super::{FleetState, Pod};
 use crate::label_set::LabelSet;
+use crate::object_set::{ObjectSet, read_ranges};
 use crate::view::{self, ResourceClass};
 
 /// The shards as they are shown now, and as they are desired.
@@ -74,7 +75,7 @@ impl<'a> Moves<'a> {
                 LabelSet::from_selector(&shard.all_pods()),
                 LabelSet::from_selector(&old.all_pods()),
             );
-            !set_difference(&now, &before).is_empty()
+            now.is_some_and(|now| before.is_none_or(|before| !now.is_within(&before)))
         };
         if !is_one_lease && has_others() {
             return None;
@@ -151,29 +152,35 @@ fn intersect_limits(limits: &[Limit], others: &[Limit]) -> Vec<Limit> {
         if both.contains(limit) {
             continue;
         }
-        let same = both
-            .iter_mut()
-            .find(|known| known.relate_resources == limit.relate_resources);
-        match same.map(|known| (intersect_selectors(known, limit), known)) {
-            Some((Some(selector), known)) => known.selector = Some(selector),
+        let same = both.iter_mut().find(|known| {
+            known.relate_resources == limit.relate_resources && known.except_resources == limit.except_resources
+        });
+        match same.map(|known| (intersect_selections(known, limit), known)) {
+            Some((Some((selector, hash_ranges)), known)) => {
+                known.selector = Some(selector);
+                known.hash_ranges = hash_ranges;
+            }
             _ => both.push(limit.clone()),
         }
     }
     both
 }
 
-/// One selector for the intersection of two; `None`: it takes several.
-fn intersect_selectors(limit: &Limit, other: &Limit) -> Option<LabelSelector> {
-    let set = |limit: &Limit| LabelSet::from_selector(&limit.selector.clone().unwrap_or_default());
-    let set = set(limit)
-        .zip(set(other))
-        .and_then(|(set, other)| set.intersection(&other));
-    let Some(set) = set else {
-        return Some(no_object(NO_OBJECT_KEY));
+/// One selector, and ranges of one key, for the intersection of two limits; `None`: it takes several, or ranges cannot be read.
+fn intersect_selections(limit: &Limit, other: &Limit) -> Option<(LabelSelector, Option<HashRanges>)> {
+    let is_readable = |limit: &Limit| {
+        let ranges = limit.hash_ranges.as_ref();
+        ranges.is_none_or(|ranges| read_ranges(ranges).is_some())
     };
-    match set.selectors().as_slice() {
-        [selector] => Some(selector.clone()),
-        _ => None,
+    if !is_readable(limit) || !is_readable(other) {
+        return None;
+    }
+    let both = ObjectSet::from_limit(limit)
+        .zip(ObjectSet::from_limit(other))
+        .and_then(|(set, other)| set.intersection(&other));
+    match both {
+        Some(both) => both.selection(),
+        None => Some((no_object(NO_OBJECT_KEY), None)),
     }
 }
 
@@ -188,11 +195,11 @@ pub(super) fn compared_classes(limits: &[Option<&[Limit]>]) -> BTreeSet<Resource
 }
 
 /// `None` as limits: nothing is seen.
-pub(super) fn visible_set(limits: Option<&[Limit]>, class: &ResourceClass) -> Option<LabelSet> {
+pub(super) fn visible_set(limits: Option<&[Limit]>, class: &ResourceClass) -> Option<ObjectSet> {
     view::visible_objects(limits?.iter(), class)
 }
 
-pub(super) fn set_difference(set: &Option<LabelSet>, other: &Option<LabelSet>) -> Vec<LabelSet> {
+pub(super) fn set_difference(set: &Option<ObjectSet>, other: &Option<ObjectSet>) -> Vec<ObjectSet> {
     match (set, other) {
         (None, _) => Vec::new(),
         (Some(set), None) => vec![set.clone()],

@@ -13,6 +13,7 @@ use super::shard::limits_of;
 use super::*;
 use crate::samples;
 
+mod hash_ranges;
 mod kept_claims;
 mod moving_pods;
 mod restart_policy;

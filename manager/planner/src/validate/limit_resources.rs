@@ -4,12 +4,14 @@ use ctrlmesh_manager_api::sharding_config::{Limit, ResourceGroup};
 
 use super::findings::Findings;
 
-/// Warns of a resource that two limits name. Both would apply, which is hardly ever intended.
+/// Warns of a resource that two limits name. Both would apply, which is hardly ever intended. A limit that names what an earlier one
+/// leaves out is no such case.
 pub(super) fn warn_of_duplicate_resources(limits: &[Limit], path: &str, findings: &mut Findings) {
     for (at, limit) in limits.iter().enumerate() {
         for (rule, group) in limit.relate_resources.iter().enumerate() {
             let earlier = limits.iter().take(at).enumerate();
             if let Some((first, shared)) = earlier
+                .filter(|(_, earlier)| !earlier.except_resources.contains(group))
                 .flat_map(|(first, limit)| Some((first, shared_resource(limit, group)?)))
                 .next()
             {

@@ -118,6 +118,26 @@ pub(super) fn is_usual_child(name: &str) -> bool {
     CHILDREN.contains(&name)
 }
 
+/// Whether this is a resource of Kubernetes whose objects have no namespace. `*` as group is any group.
+pub(super) fn is_cluster_scoped(group: &str, name: &str) -> bool {
+    const CLUSTER_SCOPED: [(&str, &str); 12] = [
+        (CORE, "namespaces"),
+        (CORE, "nodes"),
+        (CORE, "persistentvolumes"),
+        ("admissionregistration.k8s.io", "mutatingwebhookconfigurations"),
+        ("admissionregistration.k8s.io", "validatingwebhookconfigurations"),
+        ("apiextensions.k8s.io", "customresourcedefinitions"),
+        ("certificates.k8s.io", "certificatesigningrequests"),
+        ("networking.k8s.io", "ingressclasses"),
+        ("rbac.authorization.k8s.io", "clusterrolebindings"),
+        ("rbac.authorization.k8s.io", "clusterroles"),
+        ("scheduling.k8s.io", "priorityclasses"),
+        ("storage.k8s.io", "storageclasses"),
+    ];
+    let mut known = CLUSTER_SCOPED.iter();
+    known.any(|(known_group, known_name)| *known_name == name && (group == "*" || *known_group == group))
+}
+
 /// Whether one of these API groups has such a resource.
 pub(super) fn has_usual_children(groups: &[String]) -> bool {
     let is_named = |group: &str| groups.iter().any(|it| it == "*" || it == group);
@@ -150,6 +170,11 @@ pub(super) fn warn_of_names_in_shard(config: &ShardingConfig, findings: &mut Fin
     limits(config.spec.limits.as_deref().unwrap_or_default(), "spec.limits");
     if let Some(root) = &config.spec.root {
         limits(&root.resource_selector, "spec.root.resourceSelector");
+        for (field, groups) in [("whole", &root.whole), ("singletons", &root.singletons)] {
+            for (at, ResourceGroup { api_groups, resources }) in groups.iter().enumerate() {
+                warn_of_names(api_groups, resources, &format!("spec.root.{field}[{at}]"), findings);
+            }
+        }
     }
 }
 

@@ -8,7 +8,7 @@ use serde_json::json;
 
 use super::findings::at_index;
 use super::limit_resources::warn_of_duplicate_resources;
-use super::{Findings, buckets, plugins, resource_names, warn_hidden_children, warn_unlocked_shards};
+use super::{Findings, buckets, keyed_root, plugins, resource_names, warn_hidden_children, warn_unlocked_shards};
 use crate::auto_shard::{LabelKeys, auto_shard};
 use crate::built_in::BuiltIn;
 use crate::settings;
@@ -68,6 +68,7 @@ fn check_shard(config: &ShardingConfig, findings: &mut Findings) {
     }
     let namespace = config.metadata.namespace.as_deref().unwrap_or_default();
     check_limits(limits, "spec.limits", namespace, findings);
+    keyed_root::refuse_replacement(limits, &config.spec.plugins, findings);
     if findings.is_accepted() {
         let settings = settings::shard_selector(config);
         findings.ask_whole(
@@ -121,6 +122,7 @@ fn check_root(config: &ShardingConfig, root: &Root, keys: &LabelKeys, findings: 
             format!("is longer than {MAX_LABEL_VALUE} characters; the shards carry it as a label: shorten it");
         findings.refuse("metadata.name", problem);
     }
+    keyed_root::check_lists(config, root, findings);
     if root.disable == Some(true) {
         findings.warn("spec.root.disable", effect_of_disabling(config));
         return;
@@ -144,6 +146,9 @@ fn check_root(config: &ShardingConfig, root: &Root, keys: &LabelKeys, findings: 
         findings,
     );
     check_canary_namespaces(root, findings);
+    if let Some(key) = &root.key {
+        keyed_root::check_keyed_root(config, root, key, findings);
+    }
     if findings.is_accepted() {
         check_children(config, keys, findings);
     }

@@ -7,6 +7,7 @@
 use std::collections::BTreeSet;
 
 use ctrlmesh_contract::error::quote;
+use ctrlmesh_contract::names::labels::NO_OBJECT_KEY;
 use ctrlmesh_manager_api::sharding_config::{Limit, ResourceGroup};
 use ctrlmesh_manager_api::{LabelSelector, Operator, ShardingConfig};
 
@@ -63,7 +64,8 @@ fn own_label<'s>(selector: &'s LabelSelector, keys: &LabelKeys) -> Option<&'s st
             .iter()
             .any(|it| *it == key)
     };
-    (!all.any(is_managers)).then_some(first)
+    // Who hides all objects of a resource does not mean those without a label.
+    (first != NO_OBJECT_KEY && !all.any(is_managers)).then_some(first)
 }
 
 fn joined_groups(groups: &[String]) -> String {
@@ -72,7 +74,7 @@ fn joined_groups(groups: &[String]) -> String {
 }
 
 /// The resources of a limit that controllers usually create.
-fn created_resources(limit: &Limit) -> BTreeSet<String> {
+pub(super) fn created_resources(limit: &Limit) -> BTreeSet<String> {
     let of_group = |group: &ResourceGroup| -> Vec<String> {
         let groups = &group.api_groups;
         let named = group.resources.iter().filter_map(|name| match name.as_str() {
@@ -86,7 +88,7 @@ fn created_resources(limit: &Limit) -> BTreeSet<String> {
     limit.relate_resources.iter().flat_map(of_group).collect()
 }
 
-fn resource_names_of(limit: &Limit) -> impl Iterator<Item = &str> {
+pub(super) fn resource_names_of(limit: &Limit) -> impl Iterator<Item = &str> {
     let groups = limit.relate_resources.iter();
     groups.flat_map(|group| &group.resources).map(String::as_str)
 }

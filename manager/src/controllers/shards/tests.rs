@@ -149,6 +149,39 @@ async fn root_makes_shards_and_edits_them_in_place() {
 }
 
 #[tokio::test]
+async fn shards_stay_the_same_objects_when_their_root_gets_a_key() {
+    let (server, _, running) = start(&[]).await;
+    put(&server, config("a", "root", &root_spec(2)));
+    until(&server, "two shards", |state| is_sharded(state, "a", "root", 2)).await;
+    let first = get(&server, "a", "demo-1-normal").unwrap();
+    edit_object(&server, "a", "root", |root| {
+        root["spec"]["root"]["key"] = json!("owner")
+    });
+    let has_ranges = |state: &Snapshot<'_>, name: &str, ranges: &str| {
+        let limit = state
+            .get(KIND, "a", name)
+            .map(|shard| shard["spec"]["limits"][0].clone());
+        limit.is_some_and(|limit| {
+            limit["hashRanges"] == json!({ "key": "owner", "ranges": [ranges] }) && limit["selector"].is_null()
+        })
+    };
+    until(&server, "ranges", |state| {
+        let is_divided = has_ranges(state, "demo-1-normal", "512-1023") && has_ranges(state, "demo-2-normal", "0-511");
+        is_divided && is_sharded(state, "a", "root", 2)
+    })
+    .await;
+    let now = get(&server, "a", "demo-1-normal").unwrap();
+    assert_eq!(now["metadata"]["uid"], first["metadata"]["uid"]);
+    edit_object(&server, "a", "root", |root| root["spec"] = root_spec(2));
+    until(&server, "labels again", |state| {
+        let shard = state.get(KIND, "a", "demo-1-normal").unwrap();
+        shard["spec"] == first["spec"] && is_sharded(state, "a", "root", 2)
+    })
+    .await;
+    running.stop().await;
+}
+
+#[tokio::test]
 async fn changed_bundle_is_restored() {
     let (server, _, running) = start(&[]).await;
     put(&server, config("a", "root", &root_spec(2)));

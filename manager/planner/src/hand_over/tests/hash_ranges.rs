@@ -1,0 +1,215 @@
+//! Hand-overs of shards with ranges of a hash, and between hashes and labels.
+
+use ctrlmesh_contract::names::labels::SHARD_HASH;
+use ctrlmesh_manager_api::ShardingConfig;
+use ctrlmesh_manager_api::sharding_config::ResourceGroup;
+
+use super::*;
+use crate::auto_shard::{LabelKeys, auto_shard};
+use crate::object_set::ObjectSet;
+use crate::{settings, view};
+
+/// What decides to which shard an object belongs.
+#[derive(Clone, Copy, Debug)]
+enum Division {
+    Labels,
+    Uid,
+    Owner,
+}
+
+/// The entries of a root. With a key, every shard sees all ReplicaSets, and the first one alone all DaemonSets.
+fn entries_of(division: Division, shards: usize) -> Vec<Entry> {
+    let mut root = json!({
+        "prefix": "p",
+        "targetStatefulSet": "t",
+        "auto": {"shardingSize": shards, "everyShardReplicas": 1},
+        "resourceSelector": [{"relateResources": [{"apiGroups": ["apps"], "resources": ["*"]}]}],
+    });
+    let key = match division {
+        Division::Labels => None,
+        Division::Uid => Some("uid"),
+        Division::Owner => Some("owner"),
+    };
+    if let Some(key) = key {
+        root["key"] = key.into();
+        root["whole"] = json!([{"apiGroups": ["apps"], "resources": ["replicasets"]}]);
+        root["singletons"] = json!([{"apiGroups": ["apps"], "resources": ["daemonsets"]}]);
+    }
+    let spec = json!({"controller": {"leaderElectionName": "lock"}, "root": root});
+    let root: ShardingConfig = serde_json::from_value(samples::object("ShardingConfig", "root", &spec)).unwrap();
+    let children = auto_shard(&root, &[], &LabelKeys::default()).unwrap();
+    let entry = |(id, child): (usize, &ShardingConfig)| Entry {
+        pod_selector: pods_of(id),
+        order: 2000,
+        settings: Settings::new(settings::shard_selector(child)),
+        ..samples::entry(&format!("shard-selector/s{id}"))
+    };
+    children.iter().enumerate().map(entry).collect()
+}
+
+/// What a pod shows of a resource of `apps`.
+fn shown_by(cluster: &Cluster, pod: usize, resource: &str) -> Option<ObjectSet> {
+    let own = cluster.running[&pod]
+        .iter()
+        .filter(|entry| entry.pod_selector.matches(&labels_of(pod)));
+    let mut limits: Vec<Limit> = own.flat_map(|entry| limits_of(entry.settings.value())).collect();
+    // It hides nothing, and makes sure that the resource is a class of its own.
+    let group = ResourceGroup {
+        api_groups: vec!["apps".to_owned()],
+        resources: vec![resource.to_owned()],
+    };
+    limits.push(Limit {
+        relate_resources: vec![group],
+        ..Limit::default()
+    });
+    let classes = view::resource_classes(limits.iter());
+    let name = format!("apps/{resource}");
+    let class = classes.iter().find(|class| class.to_string() == name).unwrap();
+    view::visible_objects(limits.iter(), class)
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Object {
+    bucket: u32,
+    uid: u16,
+    owner: u16,
+}
+
+fn objects() -> Vec<Object> {
+    let ranges = [0_u16, 300, 600, 1000];
+    let mut objects = Vec::new();
+    for bucket in [0, 31] {
+        for uid in ranges {
+            objects.extend(ranges.map(|owner| Object { bucket, uid, owner }));
+        }
+    }
+    objects
+}
+
+fn has(set: &Option<ObjectSet>, object: Object) -> bool {
+    set.as_ref().is_some_and(|set| {
+        set.allows_value(SHARD_HASH, &object.bucket.to_string())
+            && set.allows_range("uid", object.uid)
+            && set.allows_range("owner", object.owner)
+    })
+}
+
+/// The number of pods that show each object that no two shards may have.
+fn owner_counts(cluster: &Cluster) -> Vec<(&'static str, Object, usize)> {
+    let mut counts = Vec::new();
+    for resource in ["deployments", "daemonsets"] {
+        let pods = cluster.running.keys();
+        let sets: Vec<Option<ObjectSet>> = pods.map(|pod| shown_by(cluster, *pod, resource)).collect();
+        let count = |object| sets.iter().filter(|set| has(set, object)).count();
+        counts.extend(objects().into_iter().map(|object| (resource, object, count(object))));
+    }
+    counts
+}
+
+#[test]
+fn new_shard_gets_ranges_when_both_others_have_given_them_up() {
+    let mut cluster = with_pods(0..3, &entries_of(Division::Owner, 2));
+    cluster.running.remove(&2);
+    let target = entries_of(Division::Owner, 3);
+    let waiting = cluster.step(&target);
+    assert_eq!(waiting.keys().collect::<Vec<_>>(), ["shard-selector/s2"]);
+    assert_eq!(waiting["shard-selector/s2"].len(), 2, "both give up a part");
+    assert_eq!(cluster.last[..2], target[..2], "nothing is given to them");
+    cluster.running.insert(2, cluster.last.clone());
+    for loser in [0, 1] {
+        assert_eq!(shown_by(&cluster, 2, "deployments"), None);
+        assert_eq!(shown_by(&cluster, 2, "replicasets"), Some(ObjectSet::default()));
+        cluster.sync(loser);
+        assert_eq!(cluster.step(&target).is_empty(), loser == 1);
+    }
+    sync_all_pods(&mut cluster);
+    let third = shown_by(&cluster, 2, "deployments").unwrap();
+    assert!([341, 681].into_iter().all(|range| third.allows_range("owner", range)));
+    assert!(
+        [0, 340, 682, 1023]
+            .into_iter()
+            .all(|range| !third.allows_range("owner", range))
+    );
+}
+
+#[test]
+fn singletons_change_shards_in_two_steps() {
+    let first = entries_of(Division::Owner, 2);
+    let mut cluster = with_pods(0..2, &first);
+    let with_limits_of = |(own, other): (&Entry, &Entry)| {
+        let mut settings = own.settings.value().clone();
+        settings["limits"] = other.settings.value()["limits"].clone();
+        Entry {
+            settings: Settings::new(settings),
+            ..own.clone()
+        }
+    };
+    let target: Vec<Entry> = first.iter().zip(first.iter().rev()).map(with_limits_of).collect();
+    let owners = |cluster: &Cluster| -> Vec<usize> {
+        let pods = 0..2;
+        pods.filter(|pod| shown_by(cluster, *pod, "daemonsets").is_some())
+            .collect()
+    };
+    assert_eq!(owners(&cluster), [0]);
+    cluster.step(&target);
+    cluster.sync(1);
+    cluster.step(&target);
+    assert_eq!(owners(&cluster), [0], "the first has not acknowledged");
+    cluster.sync(0);
+    assert_eq!(owners(&cluster), Vec::<usize>::new());
+    cluster.step(&target);
+    sync_all_pods(&mut cluster);
+    assert_eq!(owners(&cluster), [1]);
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    /// Someone edits the root.
+    Divide(Division, usize),
+    /// A sidecar loads the last chain.
+    Sync(usize),
+    Pass,
+}
+
+fn steps() -> impl Strategy<Value = Step> {
+    let division = prop_oneof![
+        1 => Just(Division::Labels),
+        1 => Just(Division::Uid),
+        4 => Just(Division::Owner),
+    ];
+    prop_oneof![
+        1 => (division, 1..=SHARDS).prop_map(|(division, shards)| Step::Divide(division, shards)),
+        5 => (0..SHARDS).prop_map(Step::Sync),
+        4 => Just(Step::Pass),
+    ]
+}
+
+proptest! {
+    #![proptest_config(model_config(32))]
+
+    /// Whatever the objects are divided by, and however many shards there are: no object is shown by two pods, and in the end one
+    /// shows it.
+    #[test]
+    fn object_never_has_two_owners_whatever_divides_it(sequence in prop::collection::vec(steps(), 1..40)) {
+        let mut wanted = entries_of(Division::Owner, SHARDS);
+        let mut cluster = with_pods(0..SHARDS, &wanted);
+        for step in sequence {
+            match step {
+                Step::Divide(division, shards) => wanted = entries_of(division, shards),
+                Step::Sync(pod) => cluster.sync(pod),
+                Step::Pass => drop(cluster.step(&wanted)),
+            }
+            for (resource, object, count) in owner_counts(&cluster) {
+                prop_assert!(count <= 1, "{count} pods show {resource} {object:?}");
+            }
+        }
+        for _ in 0..5 {
+            cluster.step(&wanted);
+            sync_all_pods(&mut cluster);
+        }
+        for (resource, object, count) in owner_counts(&cluster) {
+            prop_assert_eq!(count, 1, "{} {:?}", resource, object);
+        }
+        prop_assert!(cluster.claims.is_empty());
+    }
+}
