@@ -34,6 +34,7 @@ mod faults;
 mod faults_choice;
 mod faults_network;
 mod faults_watches;
+mod hash_ranges;
 mod idle;
 mod in_flight_requests;
 mod invalid_flags;

@@ -1,0 +1,93 @@
+//! Shards with ranges of a hash: each object is in one shard, together with the other objects of its controller.
+
+use std::collections::BTreeMap;
+
+use ctrlmesh_tests::{Client, EntrySpec, TestEnv, config_map};
+use http::Method;
+use serde_json::json;
+
+const ALL: &str = "/api/v1/configmaps";
+const OF_NAMESPACE: &str = "/api/v1/namespaces/default/configmaps";
+
+/// A shard of config maps.
+fn hash_entry(key: &str, ranges: &[&str]) -> EntrySpec {
+    let settings = json!({
+        "shard": "a",
+        "leaderElectionName": "lock",
+        "limits": [{
+            "relateResources": [{ "apiGroups": [""], "resources": ["configmaps"] }],
+            "hashRanges": { "key": key, "ranges": ranges },
+        }],
+    });
+    EntrySpec::new("shard-selector/test", ctrlmesh_plugins_builtin::SHARD_SELECTOR).with_settings(settings)
+}
+
+/// Two config maps of each of eight controllers: `0-a`, `0-b`, `1-a` and so on.
+async fn start_env(entry: EntrySpec) -> anyhow::Result<TestEnv> {
+    let env = TestEnv::start(vec![entry]).await?;
+    for owner in 0..8 {
+        for name in ["a", "b"] {
+            let mut object = config_map("default", &format!("{owner}-{name}"), "none");
+            object["metadata"]["ownerReferences"] = json!([{
+                "apiVersion": "example.com/v1",
+                "kind": "Widget",
+                "name": format!("w{owner}"),
+                "uid": format!("{owner}f2c7a90-3b1d-4e55-8a6e-{owner}d4c1b7e9a52"),
+                "controller": true,
+            }]);
+            env.api.store().put(object)?;
+        }
+    }
+    Ok(env)
+}
+
+#[tokio::test]
+async fn each_object_is_in_one_shard_with_those_of_its_controller() -> anyhow::Result<()> {
+    let quarters = [["0-255"], ["256-511"], ["512-767"], ["768-1023"]];
+    let mut env = start_env(hash_entry("owner", &quarters[0])).await?;
+    let mut shards: BTreeMap<String, Vec<usize>> = BTreeMap::new();
+    for (shard, ranges) in quarters.iter().enumerate() {
+        env.publish(vec![hash_entry("owner", ranges)]).await?;
+        for name in env.client().get(ALL).await?.names() {
+            shards.entry(name).or_default().push(shard);
+        }
+    }
+    assert_eq!(shards.len(), 16, "{shards:?}");
+    assert!(shards.values().all(|shards| shards.len() == 1), "{shards:?}");
+    for owner in 0..8 {
+        assert_eq!(
+            shards[&format!("{owner}-a")],
+            shards[&format!("{owner}-b")],
+            "{shards:?}"
+        );
+    }
+    let used: Vec<&usize> = shards.values().flatten().collect();
+    assert!(used.iter().any(|shard| *shard != used[0]), "all are in one shard");
+    Ok(())
+}
+
+#[tokio::test]
+async fn deletion_of_a_divided_collection_deletes_nothing() -> anyhow::Result<()> {
+    let env = start_env(hash_entry("uid", &["0-511"])).await?;
+    let answer = env.client().send(Method::DELETE, OF_NAMESPACE, "").await?;
+    assert_eq!(answer.status, 405, "{:?}", answer.body);
+    let direct = Client::http1(env.api.address()).get(ALL).await?;
+    assert_eq!(direct.names().len(), 16);
+    Ok(())
+}
+
+#[tokio::test]
+async fn changed_ranges_end_watches() -> anyhow::Result<()> {
+    let mut env = start_env(hash_entry("owner", &["0-1023"])).await?;
+    let list = env.client().get(ALL).await?;
+    assert_eq!(list.names().len(), 16);
+    let version = list.json()["metadata"]["resourceVersion"].as_str().unwrap().to_owned();
+    let mut watch = env
+        .client()
+        .open_stream(&format!("{ALL}?watch=1&resourceVersion={version}"))
+        .await?;
+    assert_eq!(watch.head.status, 200, "{}", env.sidecar.log());
+    env.publish(vec![hash_entry("owner", &["0-511"])]).await?;
+    assert_eq!(watch.next_event().await?["object"]["code"], 410);
+    Ok(())
+}
