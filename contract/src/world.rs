@@ -103,8 +103,8 @@ pub enum Problem {
 const PACKAGE: &str = "ctrlmesh:plugin/";
 /// Exports of a plugin, in both versions.
 const EXPORTS: [&str; 4] = ["configure", "on-request", "on-response", "on-complete"];
-/// The export that 0.2 adds.
-const EXPORT_V0_2: &str = "on-crossed";
+/// The exports that 0.2 adds.
+const EXPORTS_V0_2: [&str; 2] = ["on-objects", "on-crossed"];
 /// Interfaces that a plugin may import, in both versions.
 const INTERFACES: [&str; 8] = [
     "types", "exchange", "clock", "random", "log", "metrics", "state", "report",
@@ -142,8 +142,11 @@ pub fn check_component(imports: &[&str], exports: &[&str]) -> Result<Version, Pr
         return Err(missing(name));
     }
     match check_imports(imports)? {
-        Some(Version::V0_2) if !exports.contains(&EXPORT_V0_2) => Err(missing(EXPORT_V0_2)),
-        Some(version) => Ok(version),
+        Some(Version::V0_2) => match EXPORTS_V0_2.iter().find(|name| !exports.contains(name)) {
+            Some(name) => Err(missing(name)),
+            None => Ok(Version::V0_2),
+        },
+        Some(Version::V0_1) => Ok(Version::V0_1),
         None => Err(Problem::World(
             "its functions do not use the types of ctrlmesh:plugin".into(),
         )),
@@ -257,7 +260,7 @@ mod tests {
 
     #[test]
     fn plugin_of_any_patch_version_is_accepted() {
-        let exports = [&EXPORTS[..], &[EXPORT_V0_2]].concat();
+        let exports = [&EXPORTS[..], &EXPORTS_V0_2].concat();
         assert_eq!(message(&["ctrlmesh:plugin/types@0.2.7"], &exports), "V0_2");
         assert_eq!(message(&IMPORTS, &EXPORTS), "V0_1");
         assert_eq!(message(&["ctrlmesh:plugin/types@0.1.7"], &EXPORTS), "V0_1");
@@ -286,8 +289,11 @@ mod tests {
         let text = message(&["wasi:http/types@0.2.3"], &["wasi:http/incoming-handler@0.2.3"]);
         assert!(text.contains("does not export `configure`"), "{text}");
         assert!(message(&[], &EXPORTS).contains("do not use the types"));
-        let text = message(&["ctrlmesh:plugin/types@0.2.0"], &EXPORTS);
-        assert!(text.contains("does not export `on-crossed`"), "{text}");
+        for (added, missing) in [("on-objects", "on-crossed"), ("on-crossed", "on-objects")] {
+            let exports = [&EXPORTS[..], &[added]].concat();
+            let text = message(&["ctrlmesh:plugin/types@0.2.0"], &exports);
+            assert!(text.contains(&format!("does not export `{missing}`")), "{text}");
+        }
     }
 
     #[test]

@@ -173,6 +173,24 @@ impl Reply {
         )
     }
 
+    /// A plugin failed that was asked which objects of the response to keep. Whatever its entry's failure policy, no object passes that was
+    /// not decided on.
+    pub(crate) fn undecided_objects(entry: &str, digest: &str, fault: &str) -> Self {
+        Self::new(
+            StatusCode::BAD_GATEWAY,
+            format!("ctrlmesh plugin {entry} ({digest}) failed to decide on objects of the response: {fault}"),
+        )
+        .with_cause("PluginFailed", entry)
+        .with_failure(Failure::PluginFailed)
+    }
+
+    /// A plugin has to decide on an object that has more labels and annotations than a plugin is given.
+    pub(crate) fn too_much_metadata(bytes: usize, limit: usize) -> Self {
+        Self::unfilterable_response(&format!(
+            "an object has {bytes} bytes of labels and annotations, and a plugin is asked about at most {limit}"
+        ))
+    }
+
     /// The client took too long to send its body.
     pub(crate) fn slow_body() -> Self {
         Self::new(StatusCode::REQUEST_TIMEOUT, "the request body came too slowly").with_failure(Failure::Timeout)

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use ctrlmesh_plugins_builtin::guests;
 use ctrlmesh_proxy::harness::{Harness, HarnessError, get, response};
+use ctrlmesh_proxy::plugin::object_metadata::{PluginObjectController, PluginObjectMetadata};
 use ctrlmesh_proxy::plugin::verdict::{Outcome, RequestAction, RequestEdit};
 use ctrlmesh_proxy::wasm::{
     CompileMode, Compiler, Engine, EntryConfig, Fault, Instance, InstanceInfo, Level, Phase, StateStore,
@@ -23,7 +24,14 @@ use http::StatusCode;
 const TIMEOUT: Duration = Duration::from_millis(30);
 const TEST_TIMEOUT: Duration = Duration::from_secs(20);
 const MEMORY_BYTES: usize = 16 * 1024 * 1024;
-const PHASES: [&str; 5] = ["configure", "on-request", "on-response", "on-complete", "on-crossed"];
+const PHASES: [&str; 6] = [
+    "configure",
+    "on-request",
+    "on-response",
+    "on-objects",
+    "on-complete",
+    "on-crossed",
+];
 
 fn start(guest: &str, settings: &str) -> Result<Harness, HarnessError> {
     start_within(TEST_TIMEOUT, guest, settings)
@@ -58,6 +66,9 @@ fn fault_within(timeout: Duration, guest: &str, phase: &str, more: &str) -> Faul
         (Ok(mut plugin), "on-request") => plugin.request(&get("/api/v1/pods")).expect_err("a fault"),
         (Ok(mut plugin), "on-response") => plugin
             .response(&get("/api/v1/pods"), &response(StatusCode::OK))
+            .expect_err("a fault"),
+        (Ok(mut plugin), "on-objects") => plugin
+            .objects(&get("/api/v1/pods"), vec![PluginObjectMetadata::default()])
             .expect_err("a fault"),
         (Ok(mut plugin), "on-complete") => plugin
             .complete(&get("/api/v1/pods"), &request_outcome())
@@ -326,4 +337,67 @@ fn plugin_that_imports_files_sockets_or_another_world_is_refused_with_reason() {
         "{}",
         message("newer_world")
     );
+}
+
+#[test]
+fn each_object_gets_one_flag() {
+    let named = |name: &str| PluginObjectMetadata {
+        name: name.to_owned(),
+        ..PluginObjectMetadata::default()
+    };
+    let objects = || vec![named("x"), named("y"), named("z")];
+    let mut plugin = start("scripted", r#"{"onObjects": {"names": ["x", "z"]}}"#).expect("it starts");
+    let flags = plugin.objects(&get("/api/v1/pods"), objects()).expect("flags");
+    assert_eq!(flags, [true, false, true]);
+    for (settings, number) in [
+        (r#"{"onObjects": {"moreFlags": 1}}"#, 4),
+        (r#"{"onObjects": {"leavesLastOut": true}}"#, 2),
+    ] {
+        let mut plugin = start("scripted", settings).expect("it starts");
+        let fault = plugin.objects(&get("/api/v1/pods"), objects()).expect_err("a fault");
+        let Fault::Invalid { what, .. } = &fault else {
+            panic!("{fault}")
+        };
+        assert_eq!(what, &format!("{number} flags for 3 objects: each object needs one"));
+    }
+}
+
+#[test]
+fn guest_that_returns_very_many_flags_is_stopped_before_they_are_kept() {
+    let mut plugin = start("scripted", r#"{"onObjects": {"moreFlags": 2000000}}"#).expect("it starts");
+    let fault = plugin
+        .objects(&get("/api/v1/pods"), vec![PluginObjectMetadata::default()])
+        .expect_err("a fault");
+    assert!(matches!(fault, Fault::Invalid { .. }), "{fault}");
+}
+
+#[test]
+fn plugin_sees_what_it_is_told_about_objects() {
+    let pair = |key: &str, value: &str| (key.to_owned(), value.to_owned());
+    let object = PluginObjectMetadata {
+        namespace: "a".to_owned(),
+        name: "x".to_owned(),
+        uid: "u".to_owned(),
+        resource_version: "7".to_owned(),
+        labels: vec![pair("shard", "a"), pair("team", "t")],
+        annotations: vec![pair("example.com/owner", "o")],
+        controller: Some(PluginObjectController {
+            api_version: "apps/v1".to_owned(),
+            kind: "ReplicaSet".to_owned(),
+            name: "web".to_owned(),
+            uid: "v".to_owned(),
+        }),
+    };
+    for (condition, is_kept) in [
+        (r#""labels": {"shard": "a", "team": "t"}"#, true),
+        (r#""labels": {"shard": "b"}"#, false),
+        (r#""annotations": {"example.com/owner": "o"}, "annotationCount": 1"#, true),
+        (r#""annotations": {"example.com/owner": "p"}"#, false),
+        (r#""controller": "ReplicaSet/web""#, true),
+        (r#""controller": "ReplicaSet/other""#, false),
+    ] {
+        let mut plugin = start("scripted", &format!(r#"{{"onObjects": {{{condition}}}}}"#)).expect("it starts");
+        let flags = plugin.objects(&get("/api/v1/pods"), vec![object.clone()]).expect("flags");
+        assert_eq!(flags, [is_kept], "{condition}");
+    }
 }

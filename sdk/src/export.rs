@@ -6,7 +6,9 @@ use std::cell::RefCell;
 use crate::bindings::ctrlmesh::plugin::exchange;
 use crate::host::Imports;
 use crate::request::{Live, LiveHead};
-use crate::{Crossing, InstanceInfo, Outcome, Plugin, RequestVerdict, ResponseVerdict, Subscription, settings};
+use crate::{
+    Crossing, InstanceInfo, ObjectMetadata, Outcome, Plugin, RequestVerdict, ResponseVerdict, Subscription, settings,
+};
 
 /// Holds the plugin of one instance. Used by [`crate::export_plugin!`] alone.
 pub struct Slot<P>(RefCell<Option<P>>);
@@ -37,6 +39,11 @@ impl<P: Plugin> Slot<P> {
     /// The export `on-response`.
     pub fn on_response(&self, req: &exchange::Request, res: &exchange::ResponseHead) -> ResponseVerdict {
         self.with_plugin(|plugin| plugin.on_response(&Live::new(req), &LiveHead(res), &Imports))
+    }
+
+    /// The export `on-objects`.
+    pub fn on_objects(&self, req: &exchange::Request, objects: &[ObjectMetadata]) -> Vec<bool> {
+        self.with_plugin(|plugin| plugin.on_objects(&Live::new(req), objects, &Imports))
     }
 
     /// The export `on-complete`.
@@ -105,6 +112,13 @@ macro_rules! export_plugin {
                     res: &$crate::bindings::ResponseHead,
                 ) -> $crate::ResponseVerdict {
                     SLOT.with(|slot| slot.on_response(req, res))
+                }
+
+                fn on_objects(
+                    req: &$crate::bindings::Request,
+                    objects: ::std::vec::Vec<$crate::ObjectMetadata>,
+                ) -> ::std::vec::Vec<bool> {
+                    SLOT.with(|slot| slot.on_objects(req, &objects))
                 }
 
                 fn on_complete(req: &$crate::bindings::Request, outcome: $crate::Outcome) {

@@ -47,6 +47,7 @@
 //! | `verdict` | constructors of verdicts, edits and body shapes |
 //! | `outcomes` | constructors of outcome rules |
 //! | `predicate` | constructors of predicates on objects |
+//! | `object` | objects of a response: what a plugin reads of them, and constructors for tests |
 //! | `refusal` | constructors of refusals and plain responses |
 //! | `settings` | settings, and errors that name the field |
 //! | `bindings` | the types and functions that are generated from `wit/` |
@@ -57,6 +58,7 @@ pub mod bindings;
 mod check;
 mod export;
 mod host;
+mod object;
 mod outcomes;
 mod plugin;
 mod predicate;
@@ -76,9 +78,10 @@ pub use bindings::ctrlmesh::plugin::state::{
 };
 pub use bindings::ctrlmesh::plugin::types::{
     Answer, BodyShape, Cause, ConnectionFailures, Crossing, Details, Facts, Failure, Field, HashKey, HashRange,
-    HashRanges, InstanceInfo, MatchRule, NameSet, Outcome, OutcomeRule, OutcomeWindow, Phases, PredicateNode, Refusal,
-    Rename, RequestAction, RequestEdit, RequestVerdict, Reset, ResponseAction, ResponseEdit, ResponsePlan,
-    ResponseVerdict, Reuse, StatusRange, Subscription, TallyCounts, Threshold, Traffic, Verb,
+    HashRanges, InstanceInfo, MatchRule, NameSet, ObjectController, ObjectMetadata, Outcome, OutcomeRule,
+    OutcomeWindow, Phases, PredicateNode, Refusal, Rename, RequestAction, RequestEdit, RequestVerdict, Reset,
+    ResponseAction, ResponseEdit, ResponsePlan, ResponseVerdict, Reuse, StatusRange, Subscription, TallyCounts,
+    Threshold, Traffic, Verb,
 };
 pub use check::check;
 #[doc(hidden)]

@@ -3,7 +3,8 @@
 use serde::de::DeserializeOwned;
 
 use crate::{
-    Crossing, Host, InstanceInfo, Outcome, Request, RequestVerdict, ResponseHead, ResponseVerdict, Subscription,
+    Crossing, Host, InstanceInfo, ObjectMetadata, Outcome, Request, RequestVerdict, ResponseHead, ResponseVerdict,
+    Subscription,
 };
 
 /// A plugin. One value lives in each instance, and the host runs one instance per worker thread: what instances must share
@@ -39,6 +40,17 @@ pub trait Plugin: Sized + 'static {
     fn on_response(&mut self, req: &dyn Request, res: &dyn ResponseHead, host: &dyn Host) -> ResponseVerdict {
         let _ = (req, res, host);
         ResponseVerdict::proceed()
+    }
+
+    /// Objects of the response to a list or a watch have arrived, and the verdict on the request asks about them
+    /// ([`RequestEdit::ask_about_objects`](crate::RequestEdit::ask_about_objects)). Returns a flag for each, in their order: whether the
+    /// client gets it.
+    ///
+    /// After a panic, or with another number of flags, the response ends with an error, also if the entry is open on failure. So it
+    /// does by default, because a plugin that asks has to decide.
+    fn on_objects(&mut self, req: &dyn Request, objects: &[ObjectMetadata], host: &dyn Host) -> Vec<bool> {
+        let _ = (req, objects, host);
+        Vec::new()
     }
 
     /// The request is over, whatever happened.

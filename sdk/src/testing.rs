@@ -28,12 +28,13 @@
 //! | file | holds |
 //! |---|---|
 //! | `matcher` | whether a subscription would wake the plugin for a request |
-//! | `audit`, `host`, `outcomes`, `request`, `state` | the fake host, its requests and responses, and the audit of verdicts |
+//! | `audit`, `host`, `objects`, `outcomes`, `request`, `state` | the fake host, its requests and responses, and the audit of verdicts |
 //! | `tally` | counts of outcomes, and the thresholds that they cross |
 
 mod audit;
 mod host;
 mod matcher;
+mod objects;
 mod outcomes;
 mod request;
 mod state;

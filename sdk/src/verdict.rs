@@ -158,6 +158,14 @@ impl RequestEdit {
     pub fn drop_fields(paths: impl IntoIterator<Item = impl Into<String>>) -> Self {
         Self::DropFields(paths.into_iter().map(Into::into).collect())
     }
+
+    /// Asks the plugin which objects of the response the client gets ([`Plugin::on_objects`](crate::Plugin::on_objects)), for what no
+    /// predicate can say. Names the annotations that it needs, at most 16. For list and watch. Adds up with
+    /// [`keep_objects`](Self::keep_objects): the plugin is asked about objects that match. `wit/types.wit` (`ask-about-objects`) has
+    /// the rules.
+    pub fn ask_about_objects(annotations: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        Self::AskAboutObjects(annotations.into_iter().map(Into::into).collect())
+    }
 }
 
 impl Field {
@@ -323,6 +331,7 @@ mod tests {
             RequestEdit::remove_header("j"),
             RequestEdit::keep_objects(ObjectPredicate::labels("k")),
             RequestEdit::drop_fields(["l", "m.n"]),
+            RequestEdit::ask_about_objects(["o", "p"]),
         ];
         let verdict = RequestVerdict::edit(edits.clone());
         assert_eq!(
@@ -338,6 +347,11 @@ mod tests {
         assert_eq!(RequestVerdict::proceed().action, RequestAction::Proceed(Vec::new()));
         let paths = vec!["l".to_owned(), "m.n".to_owned()];
         assert_eq!(RequestEdit::drop_fields(["l", "m.n"]), RequestEdit::DropFields(paths));
+        let keys = vec!["o".to_owned(), "p".to_owned()];
+        assert_eq!(
+            RequestEdit::ask_about_objects(["o", "p"]),
+            RequestEdit::AskAboutObjects(keys)
+        );
     }
 
     #[test]

@@ -24,7 +24,7 @@ const VERSIONS: [(&str, &str); 3] = [
     // Not released: may still grow.
     (
         "0.2.0",
-        "sha256:4ff8588d4d031577661058810be4a2a4c428e9bf1d851d6b65fc0641063d7d0e",
+        "sha256:a44d4ea7e2f10425587bcaec8341c43aaf1abe2e38c1fba37d8445b5f610abcf",
     ),
 ];
 

@@ -42,6 +42,7 @@ struct InstanceCell {
 pub(crate) enum Phase {
     Request,
     Response,
+    Objects,
     Complete,
     Crossed,
     /// A query without effects; not counted as a call.
@@ -325,6 +326,7 @@ impl Instances {
             match phase {
                 Phase::Request => cell.metrics.requests.inc(),
                 Phase::Response => cell.metrics.responses.inc(),
+                Phase::Objects => cell.metrics.objects.inc(),
                 Phase::Complete => cell.metrics.completions.inc(),
                 Phase::Crossed => cell.metrics.crossings.inc(),
                 Phase::Recheck => return,

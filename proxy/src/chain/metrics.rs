@@ -41,6 +41,7 @@ pub struct Metrics {
 pub(super) struct CallMetrics {
     pub(super) requests: Counter,
     pub(super) responses: Counter,
+    pub(super) objects: Counter,
     pub(super) completions: Counter,
     pub(super) crossings: Counter,
     /// Calls that were not made because the entry is quarantined.
@@ -86,7 +87,7 @@ struct CallLabels {
 /// Kinds of faults, as `wasm::Fault::kind` names them.
 const FAULT_KINDS: [&str; 6] = ["trap", "deadline", "memory", "invalid", "impure", "settings"];
 /// Phases of calls that are counted.
-const CALL_PHASES: [&str; 4] = ["request", "response", "complete", "crossed"];
+const CALL_PHASES: [&str; 5] = ["request", "response", "objects", "complete", "crossed"];
 
 impl Metrics {
     /// Registers the metrics, whose names begin with `chain_` and `plugin_`.
@@ -242,6 +243,7 @@ impl Metrics {
         let metrics = CallMetrics {
             requests: calls("request"),
             responses: calls("response"),
+            objects: calls("objects"),
             completions: calls("complete"),
             crossings: calls("crossed"),
             skips: self.skips.get_or_create_owned(&labels),

@@ -1,9 +1,10 @@
 //! The plugins that want one request, called phase by phase with the entry's failure policy.
 //!
-//! Flow: `on_request` in the order of the chain, `on_response` in reverse order, `on_complete` when the exchange is over; `outcomes` counts
-//! by rules that verdicts hand over. An entry that fails is skipped (`onFailure: Open`) or answers the request (`Closed`). Leaves applying
-//! the edits to `edit`.
+//! Flow: `on_request` in the order of the chain, `on_response` in reverse order, `on_complete` when the exchange is over; `objects` asks
+//! about the objects of a response, and `outcomes` counts by rules that verdicts hand over. An entry that fails is skipped (`onFailure:
+//! Open`) or answers the request (`Closed`). Leaves applying the edits to `edit`.
 
+pub(crate) mod objects;
 mod outcomes;
 mod touches;
 
@@ -149,7 +150,7 @@ impl Plugins {
                 wait_for_delay(verdict.delay).await;
             }
             match &verdict.action {
-                RequestAction::Proceed(more) => edits.extend(more.iter().map(|edit| (entry.id, edit.clone()))),
+                RequestAction::Proceed(more) => edits.extend(more.iter().map(|edit| attributed(entry, edit))),
                 RequestAction::Refuse(refusal) => {
                     return RequestDecision::Stop(Reply::refused_by_plugin(refusal).into());
                 }
@@ -272,7 +273,9 @@ impl Plugins {
     /// The client's header fields with the edits, to be sent. The view keeps a copy if a guest may still read them: a later phase, or the
     /// request phase again, of a watch under a new chain.
     pub(crate) fn headers_to_send(&self, edits: &[Attributed]) -> HeaderMap {
-        let are_read_later = self.view.verb == Verb::Watch || self.wants_response() || self.wants_end();
+        let are_objects_asked_about = edits.iter().any(|(_, edit)| edit.question().is_some());
+        let are_read_later =
+            self.view.verb == Verb::Watch || are_objects_asked_about || self.wants_response() || self.wants_end();
         let mut headers = self.view.headers.fields_to_send(are_read_later);
         edit_headers(&mut headers, edits);
         headers
@@ -405,7 +408,7 @@ impl Plugins {
                 .call(entry, Phase::Recheck, |instance| instance.on_request(&self.view, true))
             {
                 Ok(verdict) => match verdict.action {
-                    RequestAction::Proceed(more) => edits.extend(more.into_iter().map(|edit| (entry.id, edit))),
+                    RequestAction::Proceed(more) => edits.extend(more.iter().map(|edit| attributed(entry, edit))),
                     RequestAction::Refuse(_)
                     | RequestAction::Reset(_)
                     | RequestAction::Answer(_)
@@ -417,6 +420,15 @@ impl Plugins {
         }
         Some(edits)
     }
+}
+
+/// The edit of an entry. A question about objects names the entry, because another one may decide differently.
+fn attributed(entry: &Entry, edit: &RequestEdit) -> Attributed {
+    let edit = match edit {
+        RequestEdit::AskAboutObjects(question) => RequestEdit::AskAboutObjects(question.asked_of(entry.id.number())),
+        edit => edit.clone(),
+    };
+    (entry.id, edit)
 }
 
 /// Sets and removes header fields, in the order of the edits.

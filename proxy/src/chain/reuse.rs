@@ -437,6 +437,7 @@ fn edit_bytes(edit: &RequestEdit) -> usize {
         RequestEdit::RemoveHeader(name) => name.as_str().len(),
         RequestEdit::KeepObjects(predicate) => predicate.bytes(),
         RequestEdit::DropFields(dropped) => dropped.bytes(),
+        RequestEdit::AskAboutObjects(question) => question.bytes(),
     };
     texts + size_of::<RequestEdit>()
 }

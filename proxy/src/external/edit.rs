@@ -41,6 +41,12 @@ pub(super) fn apply(uri: &Uri, edits: &[Attributed]) -> Result<Option<PathAndQue
                     what: "drop-fields on external traffic: it is legal on list and watch".to_owned(),
                 });
             }
+            RequestEdit::AskAboutObjects(_) => {
+                return Err(EditError::Plugin {
+                    entry: *entry,
+                    what: "ask-about-objects on external traffic: it is legal on list and watch".to_owned(),
+                });
+            }
         }
     }
     if !query.is_changed() {
@@ -66,6 +72,7 @@ mod tests {
     use super::*;
     use crate::chain::EntryId;
     use crate::plugin::dropped_fields::PluginDroppedFields;
+    use crate::plugin::object_metadata::ObjectQuestion;
 
     fn edit_result(uri: &'static str, edits: Vec<RequestEdit>) -> Result<Option<PathAndQuery>, EditError> {
         let id = EntryId::next_id();
@@ -95,6 +102,7 @@ mod tests {
             RequestEdit::AndLabelSelector("a=b".into()),
             RequestEdit::KeepObjects(everything.into()),
             RequestEdit::DropFields(managed_fields),
+            RequestEdit::AskAboutObjects(ObjectQuestion::new(Vec::new())),
         ] {
             assert!(matches!(
                 edit_result("http://h/", vec![edit]),

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use super::dropped_fields::PluginDroppedFields;
 use super::label_selector::PluginLabelSelector;
+use super::object_metadata::ObjectQuestion;
 use super::object_predicate::ObjectPredicate;
 use crate::plugin::tally::{CountingRule, Counts, Crossed, End, EndCause};
 
@@ -37,6 +38,8 @@ pub enum RequestEdit {
     KeepObjects(ObjectPredicate),
     /// Leave these fields out of the objects of a list or watch. Already validated.
     DropFields(PluginDroppedFields),
+    /// Ask the plugin which objects of a list or watch the client gets. Already validated.
+    AskAboutObjects(ObjectQuestion),
 }
 
 impl RequestEdit {
@@ -51,6 +54,15 @@ impl RequestEdit {
                 !matches!(name.as_str(), "resourceVersion" | "resourceVersionMatch")
             }
             _ => self.edits_target(),
+        }
+    }
+
+    /// What is asked about objects, if the edit asks about them.
+    #[must_use]
+    pub const fn question(&self) -> Option<&ObjectQuestion> {
+        match self {
+            Self::AskAboutObjects(question) => Some(question),
+            _ => None,
         }
     }
 

@@ -52,7 +52,10 @@ pub(super) fn hide_objects(worker: &Worker, plugins: &Plugins, edits: &mut Vec<A
 fn narrows_lists(edit: &RequestEdit) -> bool {
     matches!(
         edit,
-        RequestEdit::AndLabelSelector(_) | RequestEdit::AndFieldSelector(_) | RequestEdit::KeepObjects(_)
+        RequestEdit::AndLabelSelector(_)
+            | RequestEdit::AndFieldSelector(_)
+            | RequestEdit::KeepObjects(_)
+            | RequestEdit::AskAboutObjects(_)
     )
 }
 

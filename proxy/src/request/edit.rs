@@ -103,7 +103,8 @@ impl Work<'_> {
                 });
                 Ok(())
             }
-            RequestEdit::KeepObjects(_) => self.keep_objects(),
+            RequestEdit::KeepObjects(_) => self.keep_objects("keep-objects"),
+            RequestEdit::AskAboutObjects(_) => self.keep_objects("ask-about-objects"),
             RequestEdit::DropFields(_) => self.drop_fields(),
         }
     }
@@ -180,7 +181,7 @@ impl Work<'_> {
         }
     }
 
-    fn keep_objects(&mut self) -> Result<(), Refused> {
+    fn keep_objects(&mut self, edit: &str) -> Result<(), Refused> {
         if self.info.verb == Verb::DeleteCollection {
             // Refused whatever the failure policy: without the plugin's edits, objects would be deleted that it does not keep.
             return Err(Refused::Client(
@@ -188,7 +189,7 @@ impl Work<'_> {
                     .to_owned(),
             ));
         }
-        self.check_is_read("keep-objects")?;
+        self.check_is_read(edit)?;
         self.filters_objects = true;
         Ok(())
     }

@@ -264,7 +264,7 @@ impl FilteredRequest {
             };
         }
         if let Some((filter, filtered)) = filtered {
-            body = filter.filter_body(exchange, &mut head, body, filtered);
+            body = filter.filter_body(exchange, &self.plugins, &mut head, body, filtered);
         }
         let encoding = watch::watch_encoding(&head.headers).filter(|_| streams);
         for shape in shapes {

@@ -35,7 +35,10 @@ pub(crate) fn count_hidden_create(worker: &Worker, info: &RequestInfo<'_>, uri: 
         let narrows = |edit: &RequestEdit| {
             matches!(
                 edit,
-                RequestEdit::AndLabelSelector(_) | RequestEdit::AndFieldSelector(_) | RequestEdit::KeepObjects(_)
+                RequestEdit::AndLabelSelector(_)
+                    | RequestEdit::AndFieldSelector(_)
+                    | RequestEdit::KeepObjects(_)
+                    | RequestEdit::AskAboutObjects(_)
             )
         };
         if edits.iter().any(|(owner, edit)| *owner == entry.id && narrows(edit)) {

@@ -1,12 +1,14 @@
-//! Leaves objects out of lists and watches (WIT `keep-objects`), and fields out of objects (WIT `drop-fields`): asks for a response that can
-//! be filtered, and filters its body.
+//! Leaves objects out of lists and watches (WIT `keep-objects`, `ask-about-objects`), and fields out of objects (WIT `drop-fields`): asks for
+//! a response that can be filtered, and filters its body.
 //!
 //! Guarantees: a response that may hold objects and cannot be filtered is replaced by an error, whatever plugins do to its head. Errors of
 //! the API server pass if they are a `Status` or a short text. Leaves the flow of the body to `stream::inflate` and `stream::kept_objects`,
 //! and rows of tables, which must have their objects, to `edit`.
 
+use std::rc::Rc;
+
 use bytes::Bytes;
-use ctrlmesh_wire::objects::{DroppedFields, METRIC_VALUE_GROUPS};
+use ctrlmesh_wire::objects::{DroppedFields, METRIC_VALUE_GROUPS, ObjectMetadata};
 use ctrlmesh_wire::{ParsedQuery, Query, Verb, WatchEncoding};
 use http::header::{
     ACCEPT, ACCEPT_ENCODING, ACCEPT_RANGES, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, ETAG, IF_MATCH,
@@ -18,13 +20,15 @@ use prometheus_client::metrics::counter::Counter;
 
 use super::exchange::Exchange;
 use super::view_check::{is_true_flag, is_unset_or_zero};
-use crate::chain::phases::Attributed;
+use crate::chain::phases::objects::ObjectQuestions;
+use crate::chain::phases::{Attributed, Plugins};
+use crate::observe::record::Record;
 use crate::plugin::object_predicate::ObjectPredicate;
 use crate::plugin::verdict::RequestEdit;
 use crate::respond::Reply;
 use crate::stream::body::{BoxBody, ClientBody};
 use crate::stream::inflate::{InflateError, InflatedBody};
-use crate::stream::kept_objects::{ClientStart, KeptObjects, KeptObjectsBody, WatchClient};
+use crate::stream::kept_objects::{AskedPlugins, ClientStart, KeptObjects, KeptObjectsBody, WatchClient};
 
 /// Media types of lists that can be filtered, for clients that accept none of them.
 const FILTERABLE_TYPES: [&str; 3] = [
@@ -53,6 +57,8 @@ const BODY_FIELDS: [HeaderName; 5] = [CONTENT_LENGTH, CONTENT_ENCODING, ETAG, LA
 #[derive(Debug)]
 pub(super) struct ObjectFilter {
     predicates: Box<[ObjectPredicate]>,
+    /// What plugins are asked about objects that match.
+    questions: ObjectQuestions,
     /// The fields that are left out of kept objects.
     dropped: DroppedFields,
     client: WatchClient,
@@ -100,12 +106,15 @@ impl ObjectFilter {
             _ => None,
         });
         let dropped = dropped.fold(DroppedFields::default(), DroppedFields::union);
-        if predicates.is_empty() && (dropped.is_empty() || METRIC_VALUE_GROUPS.contains(&api_group)) {
+        let questions = ObjectQuestions::of_edits(edits);
+        let leaves_objects_out = !predicates.is_empty() || !questions.is_empty();
+        if !leaves_objects_out && (dropped.is_empty() || METRIC_VALUE_GROUPS.contains(&api_group)) {
             return Ok(None);
         }
         let sent = Query::new(sent.query().unwrap_or_default());
         Ok(Some(Self {
             predicates,
+            questions,
             accept: filterable_accept(edited_accept(headers, edits), &dropped)?,
             dropped,
             client: watch_client(query, &sent),
@@ -126,10 +135,12 @@ impl ObjectFilter {
         }
     }
 
-    /// The body that the client gets. `filtered` is what [`filtered_body`] gave for the head, and `body` is inflated.
+    /// The body that the client gets. `filtered` is what [`filtered_body`] gave for the head, and `body` is inflated. `plugins` are asked
+    /// about its objects while it passes.
     pub(super) fn filter_body(
         self,
         exchange: &Exchange<'_>,
+        plugins: &Rc<Plugins>,
         head: &mut response::Parts,
         body: BoxBody,
         filtered: FilteredBody,
@@ -149,7 +160,8 @@ impl ObjectFilter {
             self.dropped,
             metrics.objects_hidden.clone(),
             unfilterable,
-        );
+        )
+        .with_plugins(asked_plugins(self.questions, plugins, exchange.record));
         if matches!(filtered.content, FilteredContent::Watch(_)) {
             Box::pin(KeptObjectsBody::watch(body, encoding, kept, self.client))
         } else {
@@ -174,6 +186,22 @@ impl FilteredBody {
             error
         }))
     }
+}
+
+/// The plugins that are asked about objects; `None` if none are. If one fails, the request has failed by it.
+fn asked_plugins(questions: ObjectQuestions, plugins: &Rc<Plugins>, record: &Rc<Record>) -> Option<AskedPlugins> {
+    if questions.is_empty() {
+        return None;
+    }
+    let (plugins, record) = (Rc::clone(plugins), Rc::clone(record));
+    let fields = questions.fields();
+    Some(AskedPlugins::new(
+        fields,
+        move |objects: &[ObjectMetadata<'_>], are_kept: &mut [bool]| {
+            let asked = plugins.ask_about_objects(&questions, objects, are_kept);
+            asked.inspect_err(|reply| record.record_failure(reply.failure))
+        },
+    ))
 }
 
 fn remove_body_fields(headers: &mut HeaderMap) {

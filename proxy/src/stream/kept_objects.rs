@@ -1,17 +1,18 @@
-//! A list or watch without the objects (WIT `keep-objects`) and fields (WIT `drop-fields`) that plugins leave out.
+//! A list or watch without the objects (WIT `keep-objects`, `ask-about-objects`) and fields (WIT `drop-fields`) that plugins leave out.
 //!
 //! Guarantees: nothing of a body passes that was not read as a whole object or as what surrounds objects; a list that cannot be read to its
-//! end is a broken transfer; a watch that cannot be read ends with an ERROR event. Memory is bounded by the largest object
-//! (`ctrlmesh_wire::objects::MAX_OBJECT_BYTES`) and, in a watch, by `known_objects`.
+//! end is a broken transfer; a watch that cannot be read ends with an ERROR event. Both end in the same way if a plugin fails that is asked.
+//! Memory is bounded by the largest object (`ctrlmesh_wire::objects::MAX_OBJECT_BYTES`) and, in a watch, by `known_objects`.
 //!
 //! In a watch, an object that stops matching comes as DELETED with its name alone, and one that begins to match as ADDED. For that, a watch
-//! remembers which objects its client has, if the predicates read what can change. If a client resumes, nothing is known of an object before
-//! its first event: MODIFIED then stays MODIFIED, which informers of client-go take for an addition (`tools/cache/controller.go`,
-//! `processDeltas`), and DELETED comes also if the client never had the object. Objects that the predicates can never keep, by what cannot
-//! change in them, never occur.
+//! remembers which objects its client has, if the predicates read what can change or a plugin is asked. If a client resumes, nothing is
+//! known of an object before its first event: MODIFIED then stays MODIFIED, which informers of client-go take for an addition
+//! (`tools/cache/controller.go`, `processDeltas`), and DELETED comes also if the client never had the object. Objects that the predicates
+//! can never keep, by what cannot change in them, never occur.
 //!
 //! | file | what is in it |
 //! |---|---|
+//! | `asked_plugins` | plugins that decide on objects |
 //! | `known_objects` | which objects the client of a watch has |
 
 use std::pin::Pin;
@@ -33,8 +34,10 @@ use crate::respond::Reply;
 use crate::stream::watch::Boundary;
 use crate::upstream::BoxError;
 
+mod asked_plugins;
 mod known_objects;
 
+pub(crate) use asked_plugins::AskedPlugins;
 use known_objects::{KnownObjects, Possession};
 
 /// A client that got nothing for this long gets a bookmark instead of an event that is left out, so that its resource version does not
@@ -54,6 +57,8 @@ const MAX_FRAME_BYTES: usize = 64 << 10;
 pub(crate) struct KeptObjects {
     /// An object must match all of them.
     predicates: Box<[ObjectPredicate]>,
+    /// They must keep an object as well, if any are asked.
+    plugins: Option<AskedPlugins>,
     /// The fields that are left out of objects that match. The filter of a body takes them.
     dropped: DroppedFields,
     /// Counts objects that are left out.
@@ -71,29 +76,60 @@ impl KeptObjects {
     ) -> Self {
         Self {
             predicates,
+            plugins: None,
             dropped,
             hidden,
             unfilterable,
         }
     }
 
-    fn contains(&self, object: &ObjectMetadata<'_>) -> bool {
-        let mut predicates = self.predicates.iter();
-        predicates.all(|kept| kept.predicate().matches(object))
+    /// Also asks plugins about objects that match.
+    pub(crate) fn with_plugins(self, plugins: Option<AskedPlugins>) -> Self {
+        Self { plugins, ..self }
     }
 
-    /// The fields that the predicates read.
+    /// Sets the flag of each object: whether the client gets it. After [`Self::has_failed`] it gets none.
+    fn decide(&mut self, objects: &[ObjectMetadata<'_>], are_kept: &mut [bool]) {
+        for (object, is_kept) in objects.iter().zip(are_kept.iter_mut()) {
+            let mut predicates = self.predicates.iter();
+            *is_kept = predicates.all(|kept| kept.predicate().matches(object));
+        }
+        if let Some(plugins) = &mut self.plugins
+            && are_kept.contains(&true)
+        {
+            plugins.decide(objects, are_kept);
+        }
+    }
+
+    fn contains(&mut self, object: &ObjectMetadata<'_>) -> bool {
+        let mut is_kept = [false];
+        self.decide(std::slice::from_ref(object), &mut is_kept);
+        is_kept == [true]
+    }
+
+    /// Whether a plugin has failed to decide, so that the body must end.
+    fn has_failed(&self) -> bool {
+        self.plugins.as_ref().is_some_and(AskedPlugins::has_failed)
+    }
+
+    /// The reply that ends the body, if a plugin has failed to decide.
+    fn take_failure(&mut self) -> Option<Reply> {
+        self.plugins.as_mut()?.take_failure()
+    }
+
+    /// The fields that decisions read.
     fn fields(&self) -> MetadataFields {
+        let asked = self.plugins.as_ref().map(AskedPlugins::fields);
         let fields = self.predicates.iter().map(|kept| kept.predicate().fields());
-        fields.fold(MetadataFields::default(), MetadataFields::union)
+        fields.fold(asked.unwrap_or_default(), MetadataFields::union)
     }
 
-    /// Whether an object can begin or stop to match.
+    /// Whether an object can begin or stop to match. Plugins may change their minds.
     fn is_mutable(&self) -> bool {
-        self.predicates.iter().any(|kept| kept.predicate().is_mutable())
+        self.plugins.is_some() || self.predicates.iter().any(|kept| kept.predicate().is_mutable())
     }
 
-    /// Whether an object can match at some time of its life.
+    /// Whether an object can match at some time of its life. Nothing is known of plugins.
     fn may_ever_contain(&self, object: &ObjectMetadata<'_>) -> bool {
         let mut predicates = self.predicates.iter();
         predicates.all(|kept| kept.predicate().may_ever_match(object))
@@ -118,6 +154,19 @@ pub(crate) enum ClientStart {
     Resumed,
     /// The client may have objects, and the watch begins with ADDED of all objects.
     Repeated,
+}
+
+/// Why a body ends before it is complete.
+enum BodyFailure {
+    Unfilterable(FilterError),
+    /// A plugin has failed to decide on an object.
+    Undecided(Reply),
+}
+
+impl From<FilterError> for BodyFailure {
+    fn from(error: FilterError) -> Self {
+        Self::Unfilterable(error)
+    }
 }
 
 /// The body of a list or watch of which the client gets some objects.
@@ -167,25 +216,31 @@ impl<B> KeptObjectsBody<B> {
         self.is_ended = true;
         match self.filter.finish() {
             Ok(()) => trailers.map(Ok),
-            Err(error) => match self.fail(error, Vec::new()) {
+            Err(error) => match self.fail(error.into(), Vec::new()) {
                 Ok(()) => self.next_frame().map(Ok),
                 Err(error) => Some(Err(error)),
             },
         }
     }
 
-    /// Ends a body that cannot be read. `out` has the whole events before the mistake.
+    /// Ends a body that cannot be read, or on which no plugin decides. `out` has the whole events before the mistake.
     ///
     /// # Errors
     /// The error with which a list ends. A watch ends with an event.
-    fn fail(&mut self, error: FilterError, mut out: Vec<u8>) -> Result<(), BoxError> {
+    fn fail(&mut self, failure: BodyFailure, mut out: Vec<u8>) -> Result<(), BoxError> {
         self.is_ended = true;
+        let (error, reply): (BoxError, Reply) = match failure {
+            BodyFailure::Unfilterable(error) => {
+                self.filter.kept().unfilterable.inc();
+                (error.into(), Reply::unfilterable_response(&error.to_string()))
+            }
+            BodyFailure::Undecided(reply) => (reply.status().message.clone().into(), reply),
+        };
         tracing::warn!(%error, "failed to filter the objects of a response; it was ended with an error");
-        self.filter.kept().unfilterable.inc();
         match &self.filter {
-            BodyFilter::List(_) => Err(error.into()),
+            BodyFilter::List(_) => Err(error),
             BodyFilter::Watch(events) => {
-                events.put_error(error, &mut out);
+                events.put_error(&reply, &mut out);
                 self.put_unsent(out);
                 Ok(())
             }
@@ -259,7 +314,9 @@ impl BodyFilter {
         }
     }
 
-    fn push(&mut self, chunk: &[u8], out: &mut Vec<u8>) -> Result<(), FilterError> {
+    /// If a plugin fails to decide on an object, nothing of the chunk passes: the client of a watch resumes behind the last event that it
+    /// got, so it must get none behind that object.
+    fn push(&mut self, chunk: &[u8], out: &mut Vec<u8>) -> Result<(), BodyFailure> {
         match self {
             Self::List(list) => list.push(chunk, out),
             Self::Watch(events) => events.push(chunk, out),
@@ -282,17 +339,23 @@ struct ObjectList {
 }
 
 impl ObjectList {
-    fn push(&mut self, chunk: &[u8], out: &mut Vec<u8>) -> Result<(), FilterError> {
-        let kept = &self.kept;
+    fn push(&mut self, chunk: &[u8], out: &mut Vec<u8>) -> Result<(), BodyFailure> {
+        let kept = &mut self.kept;
         let mut decide = |objects: &[ObjectMetadata<'_>], are_kept: &mut [bool]| {
-            let mut hidden = 0;
-            for (object, is_kept) in objects.iter().zip(are_kept) {
-                *is_kept = kept.contains(object);
-                hidden += u64::from(!*is_kept);
+            kept.decide(objects, are_kept);
+            if !kept.has_failed() {
+                let hidden = are_kept.iter().filter(|is_kept| !**is_kept);
+                kept.hidden.inc_by(hidden.count() as u64);
             }
-            kept.hidden.inc_by(hidden);
         };
-        self.filter.push(chunk, out, &mut decide)
+        let filtered = self.filter.push(chunk, out, &mut decide);
+        match self.kept.take_failure() {
+            Some(reply) => {
+                out.clear();
+                Err(BodyFailure::Undecided(reply))
+            }
+            None => filtered.map_err(BodyFailure::from),
+        }
     }
 }
 
@@ -339,12 +402,16 @@ struct EventStream {
 }
 
 impl EventStream {
-    fn push(&mut self, chunk: &[u8], out: &mut Vec<u8>) -> Result<(), FilterError> {
+    fn push(&mut self, chunk: &[u8], out: &mut Vec<u8>) -> Result<(), BodyFailure> {
         let now = Instant::now();
         let decider = &mut self.decider;
         let last_sent = decider.last_sent;
         let mut decide = |event_type: EventType, object: &ObjectMetadata<'_>| decider.decide(event_type, object, now);
         let filtered = self.filter.push(chunk, out, &mut decide);
+        if let Some(reply) = self.decider.kept.take_failure() {
+            out.clear();
+            return Err(BodyFailure::Undecided(reply));
+        }
         self.boundary.track_events(out);
         if out.is_empty() {
             // An event without a resource version becomes no bookmark, and a row no tombstone.
@@ -353,16 +420,15 @@ impl EventStream {
             // Bookmarks of the API server pass without a decision.
             self.decider.mark_sent(now);
         }
-        filtered
+        filtered.map_err(BodyFailure::from)
     }
 
     /// Appends the event that ends the watch.
-    fn put_error(&self, error: FilterError, out: &mut Vec<u8>) {
+    fn put_error(&self, reply: &Reply, out: &mut Vec<u8>) {
         // In JSON, the line feed of the last event may not have arrived.
         if !self.boundary.is_at_boundary() {
             out.push(b'\n');
         }
-        let reply = Reply::unfilterable_response(&error.to_string());
         out.extend(watch_error_event(reply.status(), self.encoding));
     }
 }
@@ -432,7 +498,11 @@ impl EventDecider {
     }
 
     fn decide(&mut self, event_type: EventType, object: &ObjectMetadata<'_>, now: Instant) -> EventDecision {
-        let shown = if self.kept.contains(object) {
+        let is_kept = self.kept.contains(object);
+        if self.kept.has_failed() {
+            return EventDecision::Drop;
+        }
+        let shown = if is_kept {
             Some(self.show_matched(event_type, object))
         } else {
             self.show_unmatched(event_type, object)

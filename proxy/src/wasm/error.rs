@@ -161,6 +161,7 @@ pub enum Phase {
     Configure,
     OnRequest,
     OnResponse,
+    OnObjects,
     OnComplete,
     OnCrossed,
 }
@@ -173,6 +174,7 @@ impl Phase {
             Self::Configure => "configure",
             Self::OnRequest => "on-request",
             Self::OnResponse => "on-response",
+            Self::OnObjects => "on-objects",
             Self::OnComplete => "on-complete",
             Self::OnCrossed => "on-crossed",
         }

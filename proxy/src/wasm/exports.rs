@@ -5,7 +5,7 @@ use wasmtime::component::{Component, Linker, Resource};
 use wasmtime::{Engine, Store};
 
 use super::bindings::v0_2::ctrlmesh::plugin::types::{
-    Crossing, InstanceInfo, Outcome, RequestVerdict, ResponseVerdict, Subscription,
+    Crossing, InstanceInfo, ObjectMetadata, Outcome, RequestVerdict, ResponseVerdict, Subscription,
 };
 use super::bindings::{v0_1, v0_2};
 use super::host_state::HostState;
@@ -87,6 +87,18 @@ impl Exports {
         match self {
             Self::V0_1(guest) => guest.call_on_response(store, request, response),
             Self::V0_2(guest) => guest.call_on_response(store, request, response),
+        }
+    }
+
+    pub(crate) fn on_objects(
+        &self,
+        store: &mut Store<HostState>,
+        objects: &[ObjectMetadata],
+    ) -> wasmtime::Result<Vec<bool>> {
+        match self {
+            // Verdicts of this version cannot ask about objects.
+            Self::V0_1(_) => Ok(Vec::new()),
+            Self::V0_2(guest) => guest.call_on_objects(store, Resource::new_borrow(REQUEST), objects),
         }
     }
 

@@ -21,6 +21,7 @@ use std::time::Duration;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri};
 
 use crate::lock::lock_unpoisoned;
+use crate::plugin::object_metadata::PluginObjectMetadata;
 use crate::plugin::request_view::{ClientHeaders, RequestState, RequestView, ResponseView};
 use crate::plugin::verdict::{Outcome, RequestVerdict, ResponseVerdict, Subscription, Traffic};
 use crate::wasm::{
@@ -136,6 +137,16 @@ impl Harness {
     pub fn response(&mut self, request: &Request, response: &Response) -> Result<ResponseVerdict, Fault> {
         let (request, response) = (Rc::new(request.view()), Rc::new(response.0.clone()));
         self.call(|instance| instance.on_response(&request, &response))
+    }
+
+    /// Asks the plugin which of these objects of a response it keeps, in one call, whatever its verdict on the request. A sidecar does so
+    /// if the verdict has the edit `ask-about-objects`, with the annotations that the edit names.
+    ///
+    /// # Errors
+    /// As [`Harness::request`].
+    pub fn objects(&mut self, request: &Request, objects: Vec<PluginObjectMetadata>) -> Result<Vec<bool>, Fault> {
+        let view = Rc::new(request.view());
+        self.call(|instance| instance.on_objects(&view, objects))
     }
 
     /// Reports to the plugin how a request ended.

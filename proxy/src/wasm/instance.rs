@@ -23,7 +23,9 @@ use super::reads::Trace;
 use super::state::EntryState;
 use super::ticker::CallFlag;
 use super::v0_2::convert;
+use super::validate;
 use super::wasi::Refused;
+use crate::plugin::object_metadata::PluginObjectMetadata;
 use crate::plugin::request_view::{RequestView, ResponseView};
 use crate::plugin::verdict::{Crossing, Outcome, RequestVerdict, ResponseVerdict, Subscription};
 
@@ -184,6 +186,26 @@ impl Instance {
             guest.on_response(store)
         })?;
         convert::response_verdict(verdict).map_err(|what| self.invalid(Phase::OnResponse, what))
+    }
+
+    /// Asks the plugin which of these objects of the response the client gets. Returns a flag for each, in their order.
+    ///
+    /// # Errors
+    /// Any fault but [`Fault::Settings`]; another number of flags is [`Fault::Invalid`].
+    pub fn on_objects(
+        &mut self,
+        request: &Rc<RequestView>,
+        objects: Vec<PluginObjectMetadata>,
+    ) -> Result<Vec<bool>, Fault> {
+        self.store.data_mut().request = Some(Rc::clone(request));
+        let objects: Vec<_> = objects.into_iter().map(convert::object_to_wit).collect();
+        let are_kept = self.call(Phase::OnObjects, self.entry.timeout, |store, guest, _, _| {
+            guest.on_objects(store, &objects)
+        })?;
+        match validate::flag_count(are_kept.len(), objects.len()) {
+            Ok(()) => Ok(are_kept),
+            Err(what) => Err(self.invalid(Phase::OnObjects, what)),
+        }
     }
 
     /// Reports to the plugin how a request ended.

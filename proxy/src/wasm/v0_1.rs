@@ -1,6 +1,6 @@
 //! The differences of `ctrlmesh:plugin@0.1` from 0.2: the verdict on a request has neither `reuse` nor `later` nor `outcomes`, its edits
-//! have neither `keep-objects` nor `drop-fields`, and there is no `on-crossed`. All else of 0.1 has the same shape in 0.2, so that the
-//! functions of 0.2 serve it under the names of 0.1.
+//! have neither `keep-objects` nor `drop-fields` nor `ask-about-objects`, and there is neither `on-objects` nor `on-crossed`. All else of
+//! 0.1 has the same shape in 0.2, so that the functions of 0.2 serve it under the names of 0.1.
 
 use wasmtime::component::{HasSelf, Linker};
 

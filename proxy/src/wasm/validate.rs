@@ -2,6 +2,7 @@
 //!
 //! Leaves checks that need the request to the chain: whether a selector parses, whether an edit is legal for the verb.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use ctrlmesh_wire::objects::{MAX_DROPPED_PATHS, MAX_PATTERNS, MAX_PREDICATE_NODES};
@@ -9,12 +10,18 @@ use http::{HeaderName, HeaderValue};
 
 use super::state::MAX_KEY_BYTES;
 use crate::plugin::dropped_fields::PluginDroppedFields;
+use crate::plugin::object_metadata::ObjectQuestion;
 use crate::plugin::verdict::{BodyShape, OutcomeRule, Refusal};
 
 /// Maximum number of edits in one verdict.
 const MAX_EDITS: usize = 64;
 /// Maximum number of paths in all `drop-fields` edits of one verdict: those of four edits with the most paths.
 const MAX_VERDICT_PATHS: usize = 4 * MAX_DROPPED_PATHS;
+/// Maximum number of different annotations that a verdict asks for.
+const MAX_ASKED_ANNOTATIONS: usize = 16;
+/// Maximum length of the key of an annotation: a prefix of 253, a slash and a name of 63 (apimachinery `pkg/util/validation`,
+/// `IsQualifiedName`).
+const MAX_ANNOTATION_KEY_BYTES: usize = 317;
 /// Maximum size of the text in one result: selectors, header values, messages together.
 const MAX_TEXT_BYTES: usize = 64 * 1024;
 /// Maximum number of causes of a refusal; the API server's longest responses have a handful.
@@ -130,6 +137,15 @@ pub(crate) fn dropped_path_count(count: usize) -> Result<(), String> {
     check_count("paths of dropped fields in a verdict", count, MAX_VERDICT_PATHS)
 }
 
+/// A plugin decides on each object that it is asked about.
+pub(crate) fn flag_count(flags: usize, objects: usize) -> Result<(), String> {
+    if flags == objects {
+        Ok(())
+    } else {
+        Err(format!("{flags} flags for {objects} objects: each object needs one"))
+    }
+}
+
 /// Bounds the key of a tally.
 pub(crate) fn tally_key(key: &str) -> Result<(), String> {
     check_count("bytes in the key of a tally", key.len(), MAX_KEY_BYTES)
@@ -186,6 +202,25 @@ pub(crate) fn dropped_fields(paths: Vec<String>) -> Result<PluginDroppedFields, 
         return Err("drop-fields without paths: leave the edit out where no field is dropped".into());
     }
     PluginDroppedFields::parse(paths).map_err(|error| format!("drop-fields: {error}"))
+}
+
+/// The annotations that a verdict asks for in one edit.
+pub(crate) fn object_question(annotations: Vec<String>) -> Result<ObjectQuestion, String> {
+    if let Some(key) = annotations
+        .iter()
+        .find(|key| key.is_empty() || key.len() > MAX_ANNOTATION_KEY_BYTES)
+    {
+        return Err(format!(
+            "ask-about-objects: {key:?} is no key of an annotation: it has 1 to {MAX_ANNOTATION_KEY_BYTES} bytes"
+        ));
+    }
+    Ok(ObjectQuestion::new(annotations))
+}
+
+/// Bounds the different annotations that all edits of a verdict ask for.
+pub(crate) fn asked_annotation_count<'a>(questions: impl Iterator<Item = &'a ObjectQuestion>) -> Result<(), String> {
+    let keys: BTreeSet<&str> = questions.flat_map(ObjectQuestion::annotations).collect();
+    check_count("annotations that a verdict asks for", keys.len(), MAX_ASKED_ANNOTATIONS)
 }
 
 /// The name of a query parameter that a plugin may set or remove.
@@ -370,6 +405,34 @@ mod tests {
         assert!(dropped_path_count(64).is_ok());
         let found = dropped_path_count(65).unwrap_err();
         assert_eq!(found, "65 paths of dropped fields in a verdict, at most 64 are allowed");
+    }
+
+    #[test]
+    fn each_object_has_one_flag() {
+        assert!(flag_count(0, 0).is_ok() && flag_count(3, 3).is_ok());
+        for flags in [0, 2, 4] {
+            let found = flag_count(flags, 3).unwrap_err();
+            assert_eq!(found, format!("{flags} flags for 3 objects: each object needs one"));
+        }
+    }
+
+    #[test]
+    fn asked_annotations_have_bounds_of_contract() {
+        let keys = |from: usize, to: usize| (from..to).map(|key| format!("example.com/{key}")).collect();
+        let question = |keys| object_question(keys).unwrap();
+        let count = |questions: &[ObjectQuestion]| asked_annotation_count(questions.iter());
+        assert!(count(&[]).is_ok());
+        assert!(
+            count(&[question(keys(0, 16)), question(keys(0, 16))]).is_ok(),
+            "each key once"
+        );
+        let found = count(&[question(keys(0, 9)), question(keys(9, 17))]).unwrap_err();
+        assert_eq!(found, "17 annotations that a verdict asks for, at most 16 are allowed");
+        assert!(object_question(vec!["k".repeat(317)]).is_ok());
+        for key in [String::new(), "k".repeat(318)] {
+            let found = object_question(vec!["a".to_owned(), key]).unwrap_err();
+            assert!(found.starts_with("ask-about-objects: "), "{found}");
+        }
     }
 
     #[test]

@@ -20,7 +20,14 @@ pub(crate) fn checked_version(imports: &[&str], exports: &[&str], digest: &str) 
 mod tests {
     use super::*;
 
-    const EXPORTS: [&str; 5] = ["configure", "on-request", "on-response", "on-complete", "on-crossed"];
+    const EXPORTS: [&str; 6] = [
+        "configure",
+        "on-request",
+        "on-response",
+        "on-objects",
+        "on-complete",
+        "on-crossed",
+    ];
 
     #[test]
     fn world_problems_have_messages() {

@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::objects;
 use super::tally::{ConnectionFailures, CountingRule, Crossed, End, EndCause, Judged, WindowRule};
 use super::{Bench, FakeHost, TestRequest, TestResponse};
 use crate::{Crossing, Failure, Outcome, OutcomeRule, Phases, Plugin, RequestVerdict, TallyCounts, Threshold};
@@ -16,6 +17,8 @@ const MAX_CELLS: usize = 4;
 pub(super) struct KeptVerdict {
     later: Phases,
     rules: Vec<KeptRule>,
+    /// Keys of the annotations that the verdict asks for; `None` if it does not ask about objects.
+    pub(super) asked_annotations: Option<BTreeSet<String>>,
 }
 
 /// An outcome rule, with the cells as the call read them, and the settings under which it was given.
@@ -64,7 +67,8 @@ impl FakeHost {
     ///
     /// # Panics
     ///
-    /// An outcome rule is invalid, or names a cell that was not read for this verdict: a fault of the plugin in a real host.
+    /// An outcome rule is invalid, or names a cell that was not read for this verdict, or the verdict asks for too many annotations: a
+    /// fault of the plugin in a real host.
     pub fn keep_verdict(&self, req: &TestRequest, verdict: &RequestVerdict) {
         let reads = self.cell_log.reads.take();
         let keep = |rule: &OutcomeRule| {
@@ -87,8 +91,11 @@ impl FakeHost {
             rules.len() <= MAX_RULES && tallies.len() == rules.len(),
             "at most {MAX_RULES} outcome rules, each with another tally"
         );
-        let later = verdict.later;
-        req.keep_verdict(Some(KeptVerdict { later, rules }));
+        req.keep_verdict(Some(KeptVerdict {
+            later: verdict.later,
+            rules,
+            asked_annotations: objects::asked_annotations(verdict),
+        }));
     }
 
     /// Counts a response head by the rules that were kept with the request. Returns what the plugin's `on_crossed` is to be called

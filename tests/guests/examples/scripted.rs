@@ -12,11 +12,12 @@
 //! - status: 200
 //!   echo: content-type
 //!   then: {proceed: {edits: [{removeHeader: etag}], body: {cutAfter: 10, reset: close}}}
+//! onObjects: {labels: {shard: a}}                          # with the edit askAboutObjects
 //! ```
 
 use ctrlmesh_sdk::{
-    Crossing, Host, InstanceInfo, MatchRule, Outcome, Phases, Plugin, Request, RequestVerdict, ResponseHead,
-    ResponseVerdict, Subscription,
+    Crossing, Host, InstanceInfo, MatchRule, ObjectMetadata, Outcome, Phases, Plugin, Request, RequestVerdict,
+    ResponseHead, ResponseVerdict, Subscription,
 };
 use ctrlmesh_test_guests::script::Script;
 
@@ -47,6 +48,10 @@ impl Plugin for Scripted {
         host.count("responses", "", 1);
         let line = self.0.on_response.iter().find(|line| line.is_for(req, res));
         line.map_or_else(ResponseVerdict::proceed, |line| line.verdict(req, res))
+    }
+
+    fn on_objects(&mut self, req: &dyn Request, objects: &[ObjectMetadata], host: &dyn Host) -> Vec<bool> {
+        self.0.on_objects.flags(req, objects, host)
     }
 
     fn on_complete(&mut self, _: &dyn Request, outcome: &Outcome, host: &dyn Host) {

@@ -4,8 +4,8 @@
 pub mod script;
 
 use ctrlmesh_sdk::{
-    Crossing, Host, InstanceInfo, MatchRule, Outcome, OutcomeRule, Phases, Plugin, Request, RequestVerdict,
-    ResponseHead, ResponseVerdict, Subscription,
+    Crossing, Host, InstanceInfo, MatchRule, ObjectMetadata, Outcome, OutcomeRule, Phases, Plugin, Request,
+    RequestEdit, RequestVerdict, ResponseHead, ResponseVerdict, Subscription, Verb,
 };
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -28,6 +28,8 @@ pub enum Phase {
     OnRequest,
     /// When a response head arrives.
     OnResponse,
+    /// When objects of a list or a watch arrive.
+    OnObjects,
     /// When a request is over.
     OnComplete,
     /// When a request has failed.
@@ -75,11 +77,14 @@ impl<A: Act> Plugin for ActingPlugin<A> {
         Ok((acting, subscribe_to_everything()))
     }
 
-    fn on_request(&mut self, _: &dyn Request, host: &dyn Host) -> RequestVerdict {
+    fn on_request(&mut self, req: &dyn Request, host: &dyn Host) -> RequestVerdict {
         self.act_in(Phase::OnRequest, host);
         let verdict = RequestVerdict::proceed();
         match self.phase {
             Phase::OnCrossed => verdict.count_outcome(OutcomeRule::new("failures").consecutive_failures(1)),
+            Phase::OnObjects if matches!(req.verb(), Verb::List | Verb::Watch) => {
+                RequestVerdict::edit([RequestEdit::ask_about_objects([""; 0])])
+            }
             _ => verdict,
         }
     }
@@ -87,6 +92,11 @@ impl<A: Act> Plugin for ActingPlugin<A> {
     fn on_response(&mut self, _: &dyn Request, _: &dyn ResponseHead, host: &dyn Host) -> ResponseVerdict {
         self.act_in(Phase::OnResponse, host);
         ResponseVerdict::proceed()
+    }
+
+    fn on_objects(&mut self, _: &dyn Request, objects: &[ObjectMetadata], host: &dyn Host) -> Vec<bool> {
+        self.act_in(Phase::OnObjects, host);
+        vec![true; objects.len()]
     }
 
     fn on_complete(&mut self, _: &dyn Request, _: &Outcome, host: &dyn Host) {

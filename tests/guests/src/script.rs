@@ -1,11 +1,13 @@
 //! The script of the guest `scripted`, as JSON: a verdict for each request. It can express every verdict and edit of the contract,
 //! including invalid ones.
 
+mod objects;
 mod predicate;
 mod request;
 mod response;
 mod subscription;
 
+pub use objects::ObjectsText;
 pub use request::{ActionText, RequestLine};
 pub use response::ResponseLine;
 pub use subscription::RuleLine;
@@ -26,6 +28,9 @@ pub struct Script {
     /// The first matching line wins; without one: proceed.
     #[serde(default)]
     pub on_response: Vec<ResponseLine>,
+    /// Which objects are kept. Default: all.
+    #[serde(default)]
+    pub on_objects: ObjectsText,
     /// Counts each completed request as metric `completed` with the label `<status>`. Subscribes to the phase.
     #[serde(default)]
     pub count_completed: bool,

@@ -34,6 +34,15 @@ impl ObjectMetadata<'_> {
         let mut labels = self.labels.iter().rev();
         labels.find(|(known, _)| known == key).map(|(_, value)| value.as_ref())
     }
+
+    /// The value of an annotation, in the same way.
+    #[must_use]
+    pub fn annotation(&self, key: &str) -> Option<&str> {
+        let mut annotations = self.annotations.iter().rev();
+        annotations
+            .find(|(known, _)| known == key)
+            .map(|(_, value)| value.as_ref())
+    }
 }
 
 /// The owner that controls an object.
@@ -93,5 +102,33 @@ impl MetadataFields {
             annotations: self.annotations || other.annotations,
             controller: self.controller || other.controller,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn last_value_of_a_key_counts() {
+        let pairs = || {
+            vec![
+                ("a".into(), "1".into()),
+                ("b".into(), "2".into()),
+                ("a".into(), "3".into()),
+            ]
+        };
+        let object = ObjectMetadata {
+            labels: pairs(),
+            ..ObjectMetadata::default()
+        };
+        assert_eq!((object.label("a"), object.label("c")), (Some("3"), None));
+        assert_eq!(object.annotation("a"), None);
+        let object = ObjectMetadata {
+            annotations: pairs(),
+            ..ObjectMetadata::default()
+        };
+        assert_eq!((object.annotation("a"), object.annotation("b")), (Some("3"), Some("2")));
+        assert_eq!(object.label("a"), None);
     }
 }

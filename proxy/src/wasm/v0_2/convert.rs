@@ -2,6 +2,7 @@
 
 use std::rc::Rc;
 
+use crate::plugin::object_metadata::PluginObjectMetadata;
 use crate::plugin::request_view::RequestView;
 use crate::plugin::verdict::{
     self, Answer, BodyShape, Cause, CellWrite, Details, Failure, MatchRule, Outcome, Phases, Refusal, RequestAction,
@@ -47,6 +48,24 @@ pub(crate) fn outcome_to_wit(outcome: &Outcome) -> types::Outcome {
         upstream_us: microseconds(outcome.upstream),
         request_bytes: outcome.request_bytes,
         response_bytes: outcome.response_bytes,
+    }
+}
+
+/// An object of a response.
+pub(crate) fn object_to_wit(object: PluginObjectMetadata) -> types::ObjectMetadata {
+    types::ObjectMetadata {
+        namespace: object.namespace,
+        name: object.name,
+        uid: object.uid,
+        resource_version: object.resource_version,
+        labels: object.labels,
+        annotations: object.annotations,
+        controller: object.controller.map(|controller| types::ObjectController {
+            api_version: controller.api_version,
+            kind: controller.kind,
+            name: controller.name,
+            uid: controller.uid,
+        }),
     }
 }
 
@@ -163,7 +182,8 @@ pub(crate) fn request_verdict(verdict: types::RequestVerdict, cells: &[CellWrite
             let edits = edits
                 .into_iter()
                 .map(|edit| request_edit(edit, &mut text))
-                .collect::<Result<_, _>>()?;
+                .collect::<Result<Vec<_>, _>>()?;
+            validate::asked_annotation_count(edits.iter().filter_map(RequestEdit::question))?;
             RequestAction::Proceed(edits)
         }
         types::RequestAction::Refuse(refused) => RequestAction::Refuse(refusal_from_wit(refused, &mut text)?),
@@ -238,6 +258,10 @@ fn request_edit(edit: types::RequestEdit, text: &mut TextLimit) -> Result<Reques
         types::RequestEdit::DropFields(paths) => {
             let paths = paths.into_iter().map(|path| text.take(path));
             RequestEdit::DropFields(validate::dropped_fields(paths.collect::<Result<_, _>>()?)?)
+        }
+        types::RequestEdit::AskAboutObjects(keys) => {
+            let keys = keys.into_iter().map(|key| text.take(key));
+            RequestEdit::AskAboutObjects(validate::object_question(keys.collect::<Result<_, _>>()?)?)
         }
     })
 }

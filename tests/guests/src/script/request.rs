@@ -107,6 +107,7 @@ enum EditText {
     RenameObject(RenameText),
     KeepObjects(Box<PredicateText>),
     DropFields(Vec<String>),
+    AskAboutObjects(Vec<String>),
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -225,6 +226,7 @@ impl From<EditText> for RequestEdit {
             EditText::RenameObject(RenameText { from, to }) => RequestEdit::RenameObject(Rename { from, to }),
             EditText::KeepObjects(predicate) => RequestEdit::keep_objects((*predicate).into()),
             EditText::DropFields(paths) => RequestEdit::DropFields(paths),
+            EditText::AskAboutObjects(annotations) => RequestEdit::AskAboutObjects(annotations),
         }
     }
 }
