@@ -47,6 +47,7 @@ mod limits;
 mod limits_reload;
 mod limits_rules;
 mod locks;
+mod objects_phase;
 mod on_complete;
 mod paths;
 mod plugin_faults;

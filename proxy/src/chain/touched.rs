@@ -43,7 +43,7 @@ pub(crate) enum Effect {
     Lost,
     /// A watch, or a page of a list, was ended with 410.
     Expired,
-    /// The plugin itself failed, and its entry fails closed.
+    /// The plugin itself failed, and its entry fails closed; or it was asked about objects of the response.
     Failed,
 }
 

@@ -5,6 +5,7 @@ use http::{HeaderName, HeaderValue};
 use super::*;
 use crate::chain::EntryId;
 use crate::plugin::dropped_fields::PluginDroppedFields;
+use crate::plugin::object_metadata::ObjectQuestion;
 
 fn apply_to(target: &str, method: &str, edits: Vec<RequestEdit>) -> Result<Option<String>, String> {
     let uri: Uri = target.parse().unwrap();
@@ -260,6 +261,10 @@ fn keep_objects() -> RequestEdit {
     RequestEdit::KeepObjects(Predicate::All(Box::default()).into())
 }
 
+fn ask_about_objects() -> RequestEdit {
+    RequestEdit::AskAboutObjects(ObjectQuestion::new(Vec::new()))
+}
+
 fn drop_fields() -> RequestEdit {
     let paths = vec!["metadata.managedFields".to_owned()];
     RequestEdit::DropFields(PluginDroppedFields::parse(paths).unwrap())
@@ -299,7 +304,11 @@ fn keep_objects_edits_only_tables_without_objects() {
 fn edits_of_objects_are_plugins_mistake_on_other_verbs() {
     let (all, one) = ("/api/v1/namespaces/n/pods", "/api/v1/namespaces/n/pods/p");
     for (method, target, verb) in [("GET", one, "get"), ("POST", all, "create"), ("DELETE", one, "delete")] {
-        for (edit, name) in [(keep_objects(), "keep-objects"), (drop_fields(), "drop-fields")] {
+        for (edit, name) in [
+            (keep_objects(), "keep-objects"),
+            (ask_about_objects(), "ask-about-objects"),
+            (drop_fields(), "drop-fields"),
+        ] {
             let refused = apply_to(target, method, vec![edit]);
             let expected = format!("plugin {name} on {verb}: it is legal on list and watch");
             assert_eq!(refused, Err(expected));
@@ -309,10 +318,20 @@ fn edits_of_objects_are_plugins_mistake_on_other_verbs() {
 
 #[test]
 fn deletecollection_of_filtered_objects_is_refused_whatever_the_failure_policy() {
-    for edit in [keep_objects(), drop_fields()] {
+    for edit in [keep_objects(), ask_about_objects(), drop_fields()] {
         let refused = apply_to("/api/v1/namespaces/n/pods", "DELETE", vec![edit]);
         assert_eq!(refused, Err("client 400".to_owned()));
     }
+}
+
+#[test]
+fn question_about_objects_edits_only_tables_without_objects() {
+    let edited = |query: &str| apply_to(&format!("/api/v1/pods?{query}"), "GET", vec![ask_about_objects()]);
+    assert_eq!(edited("limit=1"), Ok(None));
+    assert_eq!(
+        edited("includeObject=None"),
+        Ok(Some("/api/v1/pods?includeObject=Metadata".into()))
+    );
 }
 
 #[test]

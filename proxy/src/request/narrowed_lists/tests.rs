@@ -7,6 +7,7 @@ use crate::chain::EntryId;
 use crate::controller_state::list_views::ListViews;
 use crate::controller_state::list_views::tests::READER;
 use crate::plugin::dropped_fields::PluginDroppedFields;
+use crate::plugin::object_metadata::ObjectQuestion;
 
 const TARGET: &str = "/api/v1/configmaps?limit=500";
 const USER_AGENT: &str = "manager/v1";
@@ -231,6 +232,10 @@ fn list_that_is_filtered_by_objects_is_neither_remembered_nor_found() {
         vec![keep_objects(), and_labels("shard=a")],
         vec![keep_objects()],
         vec![and_labels("shard=a"), RequestEdit::DropFields(dropped)],
+        vec![
+            and_labels("shard=a"),
+            RequestEdit::AskAboutObjects(ObjectQuestion::new(Vec::new())),
+        ],
     ] {
         let filtered = Sent::new(TARGET, edits);
         assert!(!filtered.is_found_in(&lists));

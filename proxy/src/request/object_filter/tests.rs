@@ -4,12 +4,18 @@ use http::Response;
 use super::*;
 use crate::chain::EntryId;
 use crate::plugin::dropped_fields::PluginDroppedFields;
+use crate::plugin::object_metadata::ObjectQuestion;
 
 const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
 
 fn keep_everything() -> Attributed {
     let everything = Predicate::All(Box::default());
     (EntryId::next_id(), RequestEdit::KeepObjects(everything.into()))
+}
+
+fn ask_about_objects() -> Attributed {
+    let question = ObjectQuestion::new(Vec::new());
+    (EntryId::next_id(), RequestEdit::AskAboutObjects(question))
 }
 
 fn drop_fields(paths: &[&str]) -> Attributed {
@@ -184,6 +190,7 @@ fn values_of_metrics_pass_if_only_fields_are_dropped() {
     let dropping = || drop_fields(&["metadata.managedFields"]);
     for group in ["external.metrics.k8s.io", "custom.metrics.k8s.io"] {
         assert_eq!(is_filtered(&[dropping()], group), Ok(false), "{group}");
+        assert_eq!(is_filtered(&[ask_about_objects()], group), Err(406), "{group}");
         assert_eq!(
             is_filtered(&[dropping(), keep_everything()], group),
             Err(406),
@@ -191,6 +198,7 @@ fn values_of_metrics_pass_if_only_fields_are_dropped() {
         );
     }
     for group in ["metrics.k8s.io", ""] {
+        assert_eq!(is_filtered(&[ask_about_objects()], group), Err(406), "{group}");
         assert_eq!(is_filtered(&[dropping()], group), Err(406), "{group}");
     }
 }

@@ -11,6 +11,7 @@ use tokio::sync::mpsc;
 
 use super::*;
 
+mod asked;
 mod decisions;
 
 use decisions::STARTS_EMPTY;
