@@ -4,12 +4,13 @@
 //! |---|---|
 //! | `template` | `plugin new`: a crate that builds |
 //! | `inspect` | `plugin inspect`: describes a component, and whether a sidecar accepts it |
-//! | `test`, `cases` | `plugin test`: the verdicts of a plugin; the file with its cases |
+//! | `test`, `cases`, `objects` | `plugin test`: the verdicts of a plugin; the file with its cases; objects that it keeps |
 //! | `api_server` | `plugin api-server`: an API server in memory |
 
 mod api_server;
 mod cases;
 mod inspect;
+mod objects;
 mod template;
 mod test;
 

@@ -7,9 +7,11 @@ use ctrlmesh_contract::error::quote;
 use ctrlmesh_contract::suggest::did_you_mean;
 use ctrlmesh_proxy::harness::{self, Request};
 use ctrlmesh_wire::RequestInfo;
+use ctrlmesh_wire::objects::ObjectMetadata;
 use http::{HeaderName, HeaderValue, Method, StatusCode, Uri};
 use serde_json::{Map, Value};
 
+use super::objects;
 use crate::error::Error;
 
 /// Expected when the plugin's subscription does not match the request.
@@ -34,6 +36,10 @@ pub(super) struct Case {
     pub(super) request: Request,
     /// `proceed`, `edit`, `refuse 403`, `answer 200`, `reset`, `fault` or `not asked`.
     pub(super) expect: String,
+    /// The objects of the API server's response; empty if it is not about objects.
+    pub(super) objects: Vec<ObjectMetadata<'static>>,
+    /// The names of those that the client gets: `web` or `a/web`. `None`: any.
+    pub(super) keeps: Option<Vec<String>>,
 }
 
 /// Fails with every mistake in the file.
@@ -131,7 +137,10 @@ fn parse_case(value: Value, path: &str, mistakes: &mut Mistakes) -> Option<Case>
             Map::new()
         }
     };
-    report_unknown_fields(&fields, path, &["request", "headers", "expect"], mistakes);
+    let objects = parse_objects(&mut fields, path, mistakes);
+    let keeps = parse_keeps(&mut fields, path, mistakes);
+    let known = ["request", "headers", "expect", "objects", "keeps"];
+    report_unknown_fields(&fields, path, &known, mistakes);
     let request = name
         .as_deref()
         .and_then(|name| note_mistake(parse_request(name), &format!("{path}.request"), mistakes));
@@ -144,7 +153,37 @@ fn parse_case(value: Value, path: &str, mistakes: &mut Mistakes) -> Option<Case>
         name: name?,
         request: request?,
         expect: expect?,
+        objects,
+        keeps,
     })
+}
+
+/// The objects that were read; adds a mistake for each other one.
+fn parse_objects(fields: &mut Map<String, Value>, path: &str, mistakes: &mut Mistakes) -> Vec<ObjectMetadata<'static>> {
+    let values = match fields.remove("objects") {
+        None | Some(Value::Null) => Vec::new(),
+        Some(Value::Array(values)) if values.len() <= objects::MAX_OBJECTS => values,
+        Some(_) => {
+            let problem = format!(
+                "is no list of at most {} objects; write the metadata of each like {{namespace: a, name: web}}",
+                objects::MAX_OBJECTS
+            );
+            mistakes.add(format!("{path}.objects"), problem);
+            Vec::new()
+        }
+    };
+    let objects = values.into_iter().enumerate().filter_map(|(index, value)| {
+        let path = format!("{path}.objects[{index}]");
+        note_mistake(objects::parse_object(value), &path, mistakes)
+    });
+    objects.collect()
+}
+
+fn parse_keeps(fields: &mut Map<String, Value>, path: &str, mistakes: &mut Mistakes) -> Option<Vec<String>> {
+    let value = fields.remove("keeps").filter(|value| !value.is_null())?;
+    let names: Result<Vec<String>, _> = serde_json::from_value(value);
+    let problem = "is no list of names; write it like [a/web]";
+    names.map_err(|_| mistakes.add(format!("{path}.keeps"), problem)).ok()
 }
 
 fn note_mistake<T>(result: Result<T, String>, path: &str, mistakes: &mut Mistakes) -> Option<T> {
@@ -260,8 +299,8 @@ mod tests {
         for part in [
             "setings: is not a field here; known are settings, requests; did you mean settings?",
             "requests[0].expect: is missing; write it like proceed",
-            "requests[0].expct: is not a field here; known are request, headers, expect; did you mean expect?",
-            "requests[1].header: is not a field here; known are request, headers, expect; did you mean headers?",
+            "requests[0].expct: is not a field here; known are request, headers, expect, objects, keeps; did you mean expect?",
+            "requests[1].header: is not a field here; known are request, headers, expect, objects, keeps; did you mean headers?",
             "requests[1].request: \"nonsense\" has no path; write it like GET /api/v1/pods",
             "requests[1].expect: is \"refus 403\"; write proceed, edit, refuse 403, answer 200 (or another status code), reset, fault or not \
              asked; did you mean refuse?",
@@ -269,6 +308,33 @@ mod tests {
             "requests[2].headers.d: is no text; write it in quotes",
             "requests[2].expect: is \"refuse 43\"",
             "requests[3]: is no mapping",
+        ] {
+            assert!(problem.contains(part), "{part} is missing in {problem}");
+        }
+    }
+
+    #[test]
+    fn objects_and_those_that_are_kept_are_read() {
+        let cases = parse_cases(
+            "requests:\n- request: GET /api/v1/pods\n  expect: edit\n  objects: [{namespace: a, name: x}, {name: y}]\n  keeps: [a/x]\n\
+             - {request: GET /api/v1/pods, expect: edit}\n",
+        );
+        let cases = cases.unwrap().requests;
+        assert_eq!(
+            (cases[0].objects.len(), &cases[0].keeps),
+            (2, &Some(vec!["a/x".to_owned()]))
+        );
+        assert_eq!((cases[1].objects.len(), &cases[1].keeps), (0, &None));
+        let problem = parse_cases(
+            "requests:\n- {request: GET /api, expect: edit, objects: [{name: x}, {nam: y}], keeps: x}\n\
+             - {request: GET /api, expect: edit, objects: 7}\n",
+        );
+        let problem = problem.unwrap_err();
+        assert!(problem.starts_with("has 3 mistakes: "), "{problem}");
+        for part in [
+            "requests[0].objects[1]: is no metadata of an object: unknown field `nam`",
+            "requests[0].keeps: is no list of names",
+            "requests[1].objects: is no list of at most 256 objects",
         ] {
             assert!(problem.contains(part), "{part} is missing in {problem}");
         }

@@ -4,13 +4,14 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use ctrlmesh_proxy::chain::{MatchQuery, Matcher};
-use ctrlmesh_proxy::harness::{Harness, HarnessError, Request};
+use ctrlmesh_proxy::harness::{Harness, HarnessError};
 use ctrlmesh_proxy::plugin::verdict::{RequestAction, RequestEdit, RequestVerdict};
-use ctrlmesh_proxy::wasm::{self, Level};
+use ctrlmesh_proxy::wasm::{self, Fault, Level};
 use ctrlmesh_wire::objects::{HashKey, NameSet, Predicate};
 use serde_json::Value;
 
 use super::cases::{self, Case, Cases, NOT_ASKED};
+use super::objects;
 use crate::args::TestArgs;
 use crate::error::Error;
 use crate::print;
@@ -19,6 +20,8 @@ use crate::print;
 struct PluginAnswer {
     word: String,
     more: String,
+    /// The names of the objects that the client gets; `None` if there are none to decide on.
+    kept: Option<Vec<String>>,
 }
 
 /// Exits 1 if a sidecar would refuse the plugin, or if a verdict differs from the expected one.
@@ -38,8 +41,8 @@ pub(crate) fn run(args: &TestArgs) -> Result<ExitCode, Error> {
     })?;
     let mut failed = 0;
     for case in &requests {
-        let said = ask_plugin(&mut plugin, &case.request);
-        let is_good = said.word == case.expect;
+        let said = ask_plugin(&mut plugin, case);
+        let is_good = said.word == case.expect && has_kept_expected(case, &said);
         failed += u32::from(!is_good);
         print::line(&case_line(case, &said, is_good));
     }
@@ -75,22 +78,41 @@ fn format_time(time: Duration) -> String {
     }
 }
 
-fn ask_plugin(plugin: &mut Harness, request: &Request) -> PluginAnswer {
+fn has_kept_expected(case: &Case, said: &PluginAnswer) -> bool {
+    let Some(keeps) = &case.keeps else { return true };
+    said.kept.as_ref() == Some(keeps)
+}
+
+fn ask_plugin(plugin: &mut Harness, case: &Case) -> PluginAnswer {
     let subscription = plugin.subscription();
-    let view = request.view();
+    let view = case.request.view();
     let is_matched = Matcher::new(subscription).matches(&MatchQuery::new(&view, &view.headers.borrow()));
     if !(subscription.phases.request && is_matched) {
         return PluginAnswer {
             word: NOT_ASKED.to_owned(),
             more: "no match rule of its subscription matches".to_owned(),
+            kept: None,
         };
     }
-    match plugin.request(request) {
-        Ok(verdict) => describe_verdict(&verdict),
-        Err(fault) => PluginAnswer {
-            word: "fault".to_owned(),
-            more: fault.to_string(),
-        },
+    let verdict = match plugin.request(&case.request) {
+        Ok(verdict) => verdict,
+        Err(fault) => return describe_fault(&fault),
+    };
+    let mut answer = describe_verdict(&verdict);
+    if !case.objects.is_empty() {
+        match objects::kept_names(plugin, &case.request, &verdict, &case.objects) {
+            Ok(kept) => answer.kept = kept,
+            Err(fault) => return describe_fault(&fault),
+        }
+    }
+    answer
+}
+
+fn describe_fault(fault: &Fault) -> PluginAnswer {
+    PluginAnswer {
+        word: "fault".to_owned(),
+        more: fault.to_string(),
+        kept: None,
     }
 }
 
@@ -116,7 +138,7 @@ fn describe_verdict(RequestVerdict { delay, action, .. }: &RequestVerdict) -> Pl
         let between = if more.is_empty() { "" } else { ", " };
         more = format!("after {}{between}{more}", format_time(*delay));
     }
-    PluginAnswer { word, more }
+    PluginAnswer { word, more, kept: None }
 }
 
 fn describe_edit(edit: &RequestEdit) -> String {
@@ -130,6 +152,14 @@ fn describe_edit(edit: &RequestEdit) -> String {
         RequestEdit::RenameObject { from, to } => format!("{from} is {to}"),
         RequestEdit::KeepObjects(predicate) => format!("only objects of {}", describe_predicate(predicate.predicate())),
         RequestEdit::DropFields(dropped) => format!("without {}", dropped.paths().join(" and ")),
+        RequestEdit::AskAboutObjects(question) => {
+            let keys: Vec<&str> = question.annotations().collect();
+            if keys.is_empty() {
+                "objects that it keeps".to_owned()
+            } else {
+                format!("objects that it keeps by {}", keys.join(" and "))
+            }
+        }
     }
 }
 
@@ -173,25 +203,41 @@ fn describe_hash_key(key: &HashKey) -> String {
 }
 
 fn case_line(case: &Case, said: &PluginAnswer, is_good: bool) -> String {
-    let PluginAnswer { word, more } = said;
-    let more = if more.is_empty() {
+    let PluginAnswer { word, more, kept } = said;
+    let mut more = if more.is_empty() {
         String::new()
     } else {
         format!(": {more}")
     };
+    if let Some(kept) = kept {
+        more = format!("{more}; keeps {}", name_list(kept));
+    }
     if is_good {
-        format!("ok    {}: {word}{more}", case.name)
+        return format!("ok    {}: {word}{more}", case.name);
+    }
+    let keeps = case.keeps.as_ref();
+    let keeps = keeps.map(|keeps| format!(" that keeps {}", name_list(keeps)));
+    format!(
+        "FAIL  {}: expected {}{}, but it says {word}{more}",
+        case.name,
+        case.expect,
+        keeps.unwrap_or_default()
+    )
+}
+
+fn name_list(names: &[String]) -> String {
+    if names.is_empty() {
+        "nothing".to_owned()
     } else {
-        format!(
-            "FAIL  {}: expected {}, but it says {word}{more}",
-            case.name, case.expect
-        )
+        names.join(", ")
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use ctrlmesh_proxy::harness::get;
     use ctrlmesh_proxy::plugin::dropped_fields::PluginDroppedFields;
+    use ctrlmesh_proxy::plugin::object_metadata::ObjectQuestion;
     use ctrlmesh_proxy::plugin::verdict::{Phases, Reuse};
     use ctrlmesh_wire::LabelSelector;
     use ctrlmesh_wire::objects::HashRange;
@@ -211,7 +257,7 @@ mod tests {
             later: Phases::ALL,
             outcomes: None,
         };
-        let PluginAnswer { word, more } = describe_verdict(&verdict);
+        let PluginAnswer { word, more, .. } = describe_verdict(&verdict);
         assert_eq!((&*word, &*more), ("reset", "after 20ms, no connections for 3s"));
     }
 
@@ -230,6 +276,55 @@ mod tests {
             "only objects of all(namespaces(\"\", \"a\", \"b\", \"team-\"*, /x.*/), negation(any(labels(a=b,c), \
              hash-ranges(label k: ['0x4000000000000000', '0x10000000000000000']))))"
         );
+    }
+
+    #[test]
+    fn questions_are_described_by_their_annotations() {
+        let described = |keys: &[&str]| {
+            let keys = keys.iter().map(|&key| key.to_owned()).collect();
+            describe_edit(&RequestEdit::AskAboutObjects(ObjectQuestion::new(keys)))
+        };
+        assert_eq!(described(&[]), "objects that it keeps");
+        assert_eq!(described(&["b", "a"]), "objects that it keeps by a and b");
+    }
+
+    #[test]
+    fn line_names_objects_that_are_kept() {
+        let texts = |texts: &[&str]| texts.iter().map(|&text| text.to_owned()).collect::<Vec<_>>();
+        let case = |keeps: Option<&[&str]>| Case {
+            name: "GET /api/v1/pods".to_owned(),
+            request: get("/api/v1/pods"),
+            expect: "edit".to_owned(),
+            objects: Vec::new(),
+            keeps: keeps.map(texts),
+        };
+        let said = |kept: Option<&[&str]>| PluginAnswer {
+            word: "edit".to_owned(),
+            more: "m".to_owned(),
+            kept: kept.map(texts),
+        };
+        for (keeps, kept, expected) in [
+            (None, None, "ok    GET /api/v1/pods: edit: m"),
+            (None, Some(&["a/x"][..]), "ok    GET /api/v1/pods: edit: m; keeps a/x"),
+            (
+                Some(&["a/x", "y"][..]),
+                Some(&["a/x", "y"][..]),
+                "ok    GET /api/v1/pods: edit: m; keeps a/x, y",
+            ),
+            (
+                Some(&["y"][..]),
+                Some(&[][..]),
+                "FAIL  GET /api/v1/pods: expected edit that keeps y, but it says edit: m; keeps nothing",
+            ),
+            (
+                Some(&[][..]),
+                None,
+                "FAIL  GET /api/v1/pods: expected edit that keeps nothing, but it says edit: m",
+            ),
+        ] {
+            let (case, said) = (case(keeps), said(kept));
+            assert_eq!(case_line(&case, &said, has_kept_expected(&case, &said)), expected);
+        }
     }
 
     #[test]

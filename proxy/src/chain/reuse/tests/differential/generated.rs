@@ -76,7 +76,7 @@ pub(super) fn actions() -> Vec<Json> {
         json!({"proceed": [{"andFieldSelector": "metadata.name=x"}, {"setQuery": field("limit", "7")}]}),
         json!({"proceed": [{"removeQuery": "q"}, {"renameObject": {"from": "x", "to": "y"}}]}),
         json!({"proceed": [{"dropFields": ["metadata.managedFields"]}]}),
-        json!({"proceed": [{"andLabelSelector": "a in (1, 2)"}, {"keepObjects": {"names": ["x"], "labels": "a=1"}}, {"askAboutObjects": ["k"]}]}),
+        json!({"proceed": [{"andLabelSelector": "a in (1, 2)"}, {"keepObjects": {"names": ["x"], "labels": "a=1"}}]}),
         json!({"refuse": {"code": 403, "details": details}}),
         json!({"refuse": refusal}),
         json!({"answer": {"code": 200, "headers": [field("x-a", "1")], "body": "b", "closeConnection": true}}),
