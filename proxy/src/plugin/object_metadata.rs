@@ -11,7 +11,7 @@ use ctrlmesh_wire::objects::{MetadataFields, ObjectMetadata};
 pub struct ObjectQuestion {
     /// Keys of the annotations that the plugin needs, sorted, each once.
     annotations: Rc<[String]>,
-    /// The number of the entry that answers. Two entries may decide differently, so a view depends on it.
+    /// The number of the entry that decides. Two entries may decide differently, so a view depends on it.
     asked_entry: Option<u64>,
 }
 
@@ -32,7 +32,7 @@ impl ObjectQuestion {
         self.annotations.iter().map(String::as_str)
     }
 
-    /// The same question, to be answered by the entry with this number.
+    /// The same question to the entry with this number.
     pub(crate) fn asked_of(&self, entry: u64) -> Self {
         Self {
             annotations: Rc::clone(&self.annotations),

@@ -1,4 +1,4 @@
-//! The host's part in `on-objects`: which annotations a plugin is told, and how many answers it gives.
+//! The host's part in `on-objects`: which annotations a plugin is told, and how many flags it returns.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,4 @@
-//! Answers about objects, as JSON.
+//! Decisions on objects of a response, as JSON.
 
 use std::collections::BTreeMap;
 
