@@ -266,6 +266,19 @@ fn reuse_and_later_phases_arrive() {
 }
 
 #[test]
+fn question_about_objects_names_each_annotation_once() {
+    let line = r#"{"then": {"proceed": [{"askAboutObjects": ["b", "a", "b"]}, {"askAboutObjects": []}]}}"#;
+    let mut plugin = new_harness("scripted", &format!(r#"{{"onRequest": [{line}]}}"#));
+    let verdict = plugin.request(&get("/api/v1/pods")).expect("a verdict");
+    let RequestAction::Proceed(edits) = verdict.action else {
+        panic!("{verdict:?}")
+    };
+    let questions = edits.iter().filter_map(RequestEdit::question);
+    let keys: Vec<Vec<&str>> = questions.map(|question| question.annotations().collect()).collect();
+    assert_eq!(keys, [&["a", "b"][..], &[]]);
+}
+
+#[test]
 fn outcomes_are_counted_by_the_rules_of_a_verdict() {
     let line =
         |outcomes: &str| format!(r#"{{"onRequest": [{{"outcomes": [{outcomes}], "then": {{"proceed": []}}}}]}}"#);

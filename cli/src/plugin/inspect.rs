@@ -131,10 +131,12 @@ mod tests {
                 .any(|import| import.starts_with("ctrlmesh:plugin/")),
             "{inspection:?}"
         );
-        assert!(
-            inspection.exports.iter().any(|export| export == "configure"),
-            "{inspection:?}"
-        );
+        for phase in ["configure", "on-request", "on-objects"] {
+            assert!(
+                inspection.exports.iter().any(|export| export == phase),
+                "{phase}: {inspection:?}"
+            );
+        }
     }
 
     #[test]
