@@ -124,7 +124,7 @@ impl KeptObjects {
         fields.fold(asked.unwrap_or_default(), MetadataFields::union)
     }
 
-    /// Whether an object can begin or stop to match. Plugins may change their minds.
+    /// Whether an object can begin or stop to match. Plugins may decide differently at its next event.
     fn is_mutable(&self) -> bool {
         self.plugins.is_some() || self.predicates.iter().any(|kept| kept.predicate().is_mutable())
     }
