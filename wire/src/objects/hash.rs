@@ -20,6 +20,14 @@ pub const fn fnv1a_64(text: &str) -> u64 {
     hash
 }
 
+/// Mixes a hash, so that each bit of the result depends on all of its bits: the finalizer of SplitMix64 (Steele, Lea, Flood: Fast
+/// Splittable Pseudorandom Number Generators, 2014).
+pub(super) const fn mixed(hash: u64) -> u64 {
+    let hash = (hash ^ (hash >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let hash = (hash ^ (hash >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    hash ^ (hash >> 31)
+}
+
 /// Why a range of hashes was refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum HashRangeError {

@@ -12,7 +12,7 @@ use std::mem;
 
 use label_search::LabelSearch;
 
-use super::hash::{HashRange, fnv1a_64};
+use super::hash::{HashRange, fnv1a_64, mixed};
 use super::{MetadataFields, ObjectMetadata};
 use crate::{LabelSelector, MAX_REQUIREMENTS, MAX_SELECTOR_BYTES, Requirement, SelectorError, is_label_key};
 
@@ -73,13 +73,12 @@ pub enum Predicate {
     Not(Box<Predicate>),
 }
 
-/// The field of an object that is hashed with [`fnv1a_64`].
+/// The field of an object that is hashed; see [`HashKey::hash_of_value`].
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum HashKey {
     /// `metadata.uid`
     Uid,
-    /// `metadata.namespace`. For a cluster-scoped object the empty string is hashed, as the API server does: all of
-    /// them are in one range.
+    /// `metadata.namespace`. For a cluster-scoped object the empty string is hashed: all of them are in one range.
     Namespace,
     /// The UID of the controller in `metadata.ownerReferences`; the object's own UID if it has no controller.
     ControllerUid,
@@ -94,8 +93,7 @@ impl HashKey {
     pub const fn selector_path(&self) -> Option<&'static str> {
         match self {
             Self::Uid => Some("object.metadata.uid"),
-            Self::Namespace => Some("object.metadata.namespace"),
-            Self::ControllerUid | Self::Label(_) => None,
+            Self::Namespace | Self::ControllerUid | Self::Label(_) => None,
         }
     }
 
@@ -116,7 +114,21 @@ impl HashKey {
             },
             Self::Label(key) => labels.value(key).unwrap_or(""),
         };
-        fnv1a_64(value)
+        self.hash_of_value(value)
+    }
+
+    /// The hash of an object in which the field has this value.
+    ///
+    /// UIDs are hashed with [`fnv1a_64`], as API servers do. Its upper bits, which choose the range, hardly depend on the last bytes
+    /// of a text: `team-00` to `team-99` are in one of 1,024 equal ranges. So hashes of namespaces and labels, which people choose, are
+    /// mixed.
+    #[must_use]
+    pub const fn hash_of_value(&self, value: &str) -> u64 {
+        let hash = fnv1a_64(value);
+        match self {
+            Self::Uid | Self::ControllerUid => hash,
+            Self::Namespace | Self::Label(_) => mixed(hash),
+        }
     }
 
     /// Whether the hash of an object can change while the object exists.

@@ -160,10 +160,6 @@ fn warn_of_key(root: &Root, key: &str, findings: &mut Findings) {
             );
             findings.warn("spec.root.key", problem);
         }
-    } else if key != "owner" {
-        let problem = "puts values that differ in their last two characters alone, such as team-01 and team-02, into one shard as a rule, so \
-                       that shards may be very unequal; owner and uid divide evenly (docs/sharding.md)";
-        findings.warn("spec.root.key", problem);
     }
 }
 
@@ -373,10 +369,7 @@ mod tests {
             matches!(&of("uid")[..], [text] if text.contains("puts pods into other shards") && text.contains("write key: owner"))
         );
         for key in ["namespace", "label(example.com/tenant)"] {
-            assert!(
-                matches!(&of(key)[..], [text] if text.contains("last two characters")),
-                "{key}"
-            );
+            assert_eq!(of(key), Vec::<String>::new(), "{key}");
         }
         assert_eq!(
             warnings(&json!({"/root/key": "uid"})),

@@ -16,7 +16,7 @@ fn labels(text: &str) -> Predicate {
 
 /// Keeps the objects whose value of the key is hashed like `value`.
 fn hash_of_value(key: HashKey, value: &str) -> Predicate {
-    let hash = fnv1a_64(value);
+    let hash = key.hash_of_value(value);
     Predicate::hash_ranges(key, vec![HashRange::new(hash, Some(hash + 1)).unwrap()]).unwrap()
 }
 
@@ -79,11 +79,31 @@ fn each_key_hashes_its_own_field() {
         (label("app"), "cart", ""),
         (label("absent"), "", ""),
     ] {
-        assert_eq!(key.hash_of(&pod()), fnv1a_64(of_pod), "{key:?}");
-        assert_eq!(key.hash_of(&node()), fnv1a_64(of_node), "{key:?}");
+        assert_eq!(key.hash_of(&pod()), key.hash_of_value(of_pod), "{key:?}");
+        assert_eq!(key.hash_of(&node()), key.hash_of_value(of_node), "{key:?}");
         assert!(hash_of_value(key.clone(), of_pod).matches(&pod()), "{key:?}");
         assert!(!hash_of_value(key.clone(), "other").matches(&pod()), "{key:?}");
     }
+}
+
+/// API servers hash UIDs so. The hashes of similar namespaces and labels are spread over all ranges.
+#[test]
+fn uids_are_hashed_as_in_api_servers_and_names_evenly() {
+    assert_eq!(HashKey::Uid.hash_of_value("foobar"), fnv1a_64("foobar"));
+    assert_eq!(HashKey::ControllerUid.hash_of_value("foobar"), fnv1a_64("foobar"));
+    for key in [HashKey::Namespace, HashKey::Label("team".into())] {
+        let names = (0..1000).map(|number| format!("team-{number:03}"));
+        let mut sixteenths = [0; 16];
+        for name in names {
+            sixteenths[usize::try_from(key.hash_of_value(&name) >> 60).unwrap()] += 1;
+        }
+        assert!(
+            sixteenths.iter().all(|count| (40..90).contains(count)),
+            "{key:?}: {sixteenths:?}"
+        );
+    }
+    // Another release must hash in the same way, or objects change shards at an upgrade.
+    assert_eq!(HashKey::Namespace.hash_of_value(""), 0xf52a_15e9_a9b5_e89b);
 }
 
 #[test]
@@ -120,7 +140,7 @@ fn child_is_in_range_of_its_controller() {
 #[test]
 fn server_shards_by_uid_and_namespace_only() {
     assert_eq!(HashKey::Uid.selector_path(), Some("object.metadata.uid"));
-    assert_eq!(HashKey::Namespace.selector_path(), Some("object.metadata.namespace"));
+    assert_eq!(HashKey::Namespace.selector_path(), None);
     assert_eq!(HashKey::ControllerUid.selector_path(), None);
     assert_eq!(HashKey::Label("app".into()).selector_path(), None);
 }
