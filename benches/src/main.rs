@@ -187,7 +187,7 @@ async fn run_measurements(cli: &Cli) -> anyhow::Result<()> {
     };
     let env = BenchEnv::start(&cli.programs, cli.scale.clone()).context("the processes can't be started")?;
     let result = measure_wanted(cli, &env).await;
-    // What was measured is kept, even if a later part failed.
+    // The measurements so far are kept, even if a later part failed.
     env.report.print_budgets();
     env.report.write_files(&output)?;
     result

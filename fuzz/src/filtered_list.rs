@@ -62,7 +62,7 @@ fn check_dropped_fields(input: &FilterInput<'_>, whole: &FilteredList, keep_some
     check_again(input, &some);
 }
 
-/// What a filter that drops nothing keeps of a list: all of it.
+/// Reads a list without its fields with a filter that keeps all objects, and asserts that it passes byte for byte.
 fn read_whole(input: &FilterInput<'_>, list: &FilteredList) -> FilteredList {
     let input = input.dropping_fields(false).with_body(&list.body);
     let read = filter_list(&input, &[input.body], &keep_all).expect("a list without fields is read");

@@ -200,7 +200,7 @@ fn filter_watch(
     })
 }
 
-/// What passes, and whether the watch ends within an event.
+/// Returns the events that pass, and whether the watch ends within an event.
 fn push_watch(
     input: &FilterInput<'_>,
     chunks: &[&[u8]],

@@ -98,7 +98,7 @@ impl ObjectPredicate {
     #[must_use]
     pub fn negate(mut self) -> Self {
         match self.nodes.pop() {
-            // What it negates is the last node now.
+            // The negated node is the last one now.
             Some(PredicateNode::Negation(_)) => {}
             root => {
                 let position = push_node(&mut self.nodes, root);

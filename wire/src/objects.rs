@@ -117,7 +117,7 @@ impl EventType {
     }
 }
 
-/// What a client gets instead of an event.
+/// The answer for an event: the client gets the event, another one in its place, or nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum EventDecision {
     /// The event as it is.

@@ -43,7 +43,7 @@ struct ControllerText {
 /// Reads the metadata of an object.
 ///
 /// # Errors
-/// What is wrong, and what to write instead.
+/// The text says which value is invalid and what to write instead.
 pub(super) fn parse_object(value: Value) -> Result<ObjectMetadata<'static>, String> {
     let text: ObjectText = serde_json::from_value(value).map_err(|error| {
         format!("is no metadata of an object: {error}; write it like {{namespace: a, name: web, labels: {{app: web}}}}")

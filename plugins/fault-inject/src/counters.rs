@@ -26,7 +26,7 @@ const OBJECTS: &str = "objects";
 /// Key of the names of all rules with a report, to find removed ones.
 const REPORTED: &str = "reported";
 
-/// What has at least happened to a rule. Both only grow, in the cell too: a note keeps what was noted before. A verdict may depend on a
+/// Lower bounds of the counts of a rule. Both only grow, in the cell too: a note keeps what was noted before. A verdict may depend on a
 /// cell, unlike on counters and clocks.
 #[derive(Clone, Copy, Default)]
 struct Progress {
@@ -141,7 +141,7 @@ impl<'a> RuleCounters<'a> {
         let _ = self.use_once().compare_and_swap(&self.state_key("e"), version, &value);
     }
 
-    /// What was noted last, and the version of the cell.
+    /// The counts that were noted last, and the version of the cell.
     fn noted_progress(&self) -> (Progress, u64) {
         let cell = self.host.get(&self.state_key("e")).ok().flatten();
         let version = cell.as_ref().map_or(0, |cell| cell.version);

@@ -13,7 +13,7 @@ pub(crate) struct Settings {
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(crate) struct Rule {
-    /// What is listed or watched. One element is enough; an absent list in it matches everything.
+    /// Resources that are listed or watched. One matching element is enough; an absent list in it matches everything.
     pub(crate) resources: Option<Vec<ResourceRule>>,
     /// Clients by their `User-Agent`; a `*` at either end matches any rest. Default: all clients.
     pub(crate) user_agents: Option<Vec<String>>,

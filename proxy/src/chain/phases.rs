@@ -80,7 +80,7 @@ pub(crate) enum RequestDecision {
     Stop(Stop),
 }
 
-/// What follows the head of a response.
+/// The bytes that follow the head of a response.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum AfterHead {
     Body,

@@ -61,7 +61,7 @@ impl ObjectQuestion {
         }
     }
 
-    /// What the plugin is told about an object.
+    /// The metadata of an object that the plugin has asked for.
     #[must_use]
     pub fn metadata_of(&self, object: &ObjectMetadata<'_>) -> PluginObjectMetadata {
         let annotations = self.annotations();
@@ -105,7 +105,7 @@ fn sorted_pairs(pairs: &[(Cow<'_, str>, Cow<'_, str>)]) -> Vec<(String, String)>
     pairs.collect()
 }
 
-/// What a plugin is told about an object (WIT `object-metadata`).
+/// Metadata of an object in a question to a plugin (WIT `object-metadata`).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PluginObjectMetadata {
     pub namespace: String,

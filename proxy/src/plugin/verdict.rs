@@ -57,7 +57,7 @@ impl RequestEdit {
         }
     }
 
-    /// What is asked about objects, if the edit asks about them.
+    /// The question about objects, if the edit asks one.
     #[must_use]
     pub const fn question(&self) -> Option<&ObjectQuestion> {
         match self {

@@ -57,7 +57,7 @@ const BODY_FIELDS: [HeaderName; 5] = [CONTENT_LENGTH, CONTENT_ENCODING, ETAG, LA
 #[derive(Debug)]
 pub(super) struct ObjectFilter {
     predicates: Box<[ObjectPredicate]>,
-    /// What plugins are asked about objects that match.
+    /// The questions to plugins about objects that match.
     questions: ObjectQuestions,
     /// The fields that are left out of kept objects.
     dropped: DroppedFields,
@@ -327,9 +327,9 @@ fn is_filterable(clause: &str, dropped: &DroppedFields) -> bool {
         || WatchEncoding::from_content_type(media_type).is_some_and(|encoding| dropped.supports(encoding))
 }
 
-/// What the client of a watch has and takes. Its own query tells what it has: if a plugin alone has removed the version, the client has the
-/// objects of its list. A watch that begins with the current objects may have no bookmarks that the API server did not send: these objects
-/// come in no order of their versions, and a bookmark among them could be taken for their end.
+/// The objects that the client of a watch has, and the events that it takes. Its own query tells what it has: if a plugin alone has removed
+/// the version, the client has the objects of its list. A watch that begins with the current objects may have no bookmarks that the API
+/// server did not send: these objects come in no order of their versions, and a bookmark among them could be taken for their end.
 fn watch_client(client: &ParsedQuery<'_>, sent: &Query<'_>) -> WatchClient {
     let version = sent.get("resourceVersion");
     let initial_events = sent.get("sendInitialEvents");

@@ -47,7 +47,7 @@ const BOOKMARK_INTERVAL: Duration = Duration::from_secs(10);
 /// Bytes that are read in one turn while nothing of them passes. A list of which nothing is kept must not take the thread for itself.
 const MAX_SILENT_BYTES: usize = 1 << 20;
 
-/// What a frame counts for at least, in bytes. It takes time even if it is empty.
+/// Least size that a frame counts for, in bytes: even an empty frame takes time.
 const MIN_COUNTED_BYTES: usize = 1 << 10;
 
 /// Largest frame, in bytes. What was sent is counted by frames, so that a client that reads slowly keeps the next frames back.
@@ -136,7 +136,7 @@ impl KeptObjects {
     }
 }
 
-/// What is known about the client of a watch from its request.
+/// Properties of the client of a watch that its request tells.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct WatchClient {
     /// The client may get a bookmark instead of an event that is left out.
@@ -144,7 +144,7 @@ pub(crate) struct WatchClient {
     pub(crate) start: ClientStart,
 }
 
-/// What a client has when its watch begins, and with what the watch begins.
+/// State of the client at the start of its watch, and the first events of the watch.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum ClientStart {
     /// The client has no objects yet, and the watch begins with ADDED of all objects.
@@ -522,7 +522,7 @@ impl EventDecider {
         decision
     }
 
-    /// What the client gets for an object that matches.
+    /// Decides about the event of an object that matches.
     fn show_matched(&mut self, event_type: EventType, object: &ObjectMetadata<'_>) -> EventDecision {
         let possession = self.possession_of(object);
         self.remember(event_type, object, true);
@@ -533,7 +533,8 @@ impl EventDecider {
         }
     }
 
-    /// What the client gets for an object that does not match; `None` for nothing. What the object is now is not for the client.
+    /// Decides about the event of an object that does not match; `None` if the client gets nothing. The client must not see the object's current
+    /// state.
     fn show_unmatched(&mut self, event_type: EventType, object: &ObjectMetadata<'_>) -> Option<EventDecision> {
         if !self.kept.may_ever_contain(object) {
             return None;

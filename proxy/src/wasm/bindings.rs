@@ -68,7 +68,7 @@ pub mod types_v0_1 {
         RenameObject(Rename),
     }
 
-    /// What happens with a request.
+    /// The action of a verdict on a request.
     #[derive(Clone, ComponentType, Lift)]
     #[component(variant)]
     pub enum RequestAction {

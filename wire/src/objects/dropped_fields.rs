@@ -93,7 +93,7 @@ pub(super) struct DroppedKeys {
     values: BTreeMap<String, DroppedValue>,
 }
 
-/// What is left out of a value.
+/// The part of a value that is left out.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum DroppedValue {
     /// The value itself with its key.
@@ -103,7 +103,7 @@ pub(super) enum DroppedValue {
 }
 
 impl DroppedKeys {
-    /// What is left out of the value of this key.
+    /// The part that is left out of the value of this key; `None` if the value is kept as it is.
     pub(super) fn get(&self, key: &str) -> Option<&DroppedValue> {
         self.values.get(key)
     }
@@ -225,7 +225,7 @@ pub enum DroppedFieldsError {
     Malformed {
         /// The path.
         path: String,
-        /// What is wrong with it.
+        /// The reason why it is invalid.
         problem: &'static str,
         /// Number of bytes before the key that is wrong.
         position: usize,

@@ -1,4 +1,4 @@
-//! What all encodings have in common.
+//! Properties that all encodings have in common.
 
 use serde_json::{Value, json};
 

@@ -107,7 +107,7 @@ mod tests {
         auto_shard(&root(weights), &[], &LabelKeys::default()).unwrap()
     }
 
-    /// What each shard sees of a resource, by the resource's text.
+    /// The objects of a resource that each shard sees. The resource is given as text.
     fn seen(shards: &[ShardingConfig], resource: &str) -> Vec<Option<ObjectSet>> {
         let limits = || shards.iter().flat_map(|shard| shard.spec.limits.iter().flatten());
         let classes = resource_classes(limits());

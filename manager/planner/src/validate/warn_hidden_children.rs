@@ -64,7 +64,7 @@ fn own_label<'s>(selector: &'s LabelSelector, keys: &LabelKeys) -> Option<&'s st
             .iter()
             .any(|it| *it == key)
     };
-    // Who hides all objects of a resource does not mean those without a label.
+    // A shard that hides all objects of a resource is not about those without a label.
     (first != NO_OBJECT_KEY && !all.any(is_managers)).then_some(first)
 }
 

@@ -368,14 +368,14 @@ impl OpenWatch {
         Self { sender, body }
     }
 
-    /// What the client gets for an event; `None` for nothing.
+    /// Sends an event, and returns the one that the client gets; `None` if it gets none.
     async fn send(&mut self, namespace: &str) -> Option<Value> {
         let added = event("ADDED", &object(namespace, "x", ""));
         let text = self.send_text(&added).await?;
         Some(serde_json::from_str(&text).unwrap())
     }
 
-    /// What the client gets for the text of events; `None` for nothing.
+    /// Sends the text of events, and returns the text that the client gets; `None` if it gets none.
     async fn send_text(&mut self, events: &str) -> Option<String> {
         self.sender.send(data(events.as_bytes())).await.unwrap();
         let polled = poll_fn(|cx| Poll::Ready(self.body.as_mut().poll_frame(cx))).await;

@@ -16,7 +16,7 @@ pub struct ObjectsText {
     annotation_count: Option<usize>,
     /// Kind and name of the controller: `ReplicaSet/web`.
     controller: Option<String>,
-    /// What was noted with the request.
+    /// Note that the plugin left with the request.
     note: Option<u64>,
     /// Traps when it is asked about an object of this name.
     trap_at: Option<String>,

@@ -13,7 +13,7 @@ fn range(start: u64, end: Option<u64>) -> HashRange {
 #[test]
 fn hash_is_fnv_1a() {
     for (text, expected) in [
-        // What an API server takes for the namespace of objects without one.
+        // An API server takes the empty text for the namespace of objects without one.
         ("", 0xcbf2_9ce4_8422_2325),
         ("a", 0xaf63_dc4c_8601_ec8c),
         ("b", 0xaf63_df4c_8601_f1a5),

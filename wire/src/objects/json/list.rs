@@ -39,7 +39,7 @@ pub struct JsonListFilter {
     array: ObjectArray,
     /// The beginning of a key, of a value or of an object, from earlier chunks.
     pending: Vec<u8>,
-    /// What precedes the objects; none once they were met.
+    /// The bytes before the first object; `None` once the objects have begun.
     held: Option<Vec<u8>>,
     seen: SeenKeys,
     /// Whether a top-level key is none of a `Status`: other objects may claim that kind.
@@ -401,7 +401,7 @@ enum ArrayStep {
     InObject,
 }
 
-/// What ends a number of bytes further on.
+/// Where a unit or the array ends, in bytes from the current position.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Found {
     Unit(usize),

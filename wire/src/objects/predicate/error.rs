@@ -37,7 +37,7 @@ pub enum PredicateError {
     Pattern {
         /// The pattern.
         pattern: String,
-        /// What is wrong with it.
+        /// The reason why it is invalid.
         problem: String,
     },
     /// The program of a pattern is larger than [`MAX_PATTERN_PROGRAM_BYTES`].

@@ -155,7 +155,7 @@ fn groups_without_members_are_neutral() {
     assert!(!no_ranges.matches(&pod()));
 }
 
-/// What openkruise's VirtualApp routes by (`globalLimits`, subsets, the default subset).
+/// openkruise's VirtualApp routes by `globalLimits`, by subsets and by the default subset.
 #[test]
 fn rules_of_virtual_apps_can_be_expressed() {
     let unanchored_regex = NameSet::new(vec![], vec![], vec![".*(?:ho|pay).*".into()]).unwrap();

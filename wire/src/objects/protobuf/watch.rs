@@ -17,7 +17,7 @@ use crate::protobuf::{MAGIC, Message, envelope, put_bytes};
 /// Length of the big-endian number before each event.
 const PREFIX_BYTES: usize = 4;
 
-/// What a bookmark needs of an object.
+/// The only field of an object that a bookmark needs.
 const RESOURCE_VERSION: MetadataFields = MetadataFields {
     namespace: false,
     name: false,

@@ -9,7 +9,7 @@ use crate::auto_shard::{LabelKeys, auto_shard};
 use crate::object_set::ObjectSet;
 use crate::{settings, view};
 
-/// What decides to which shard an object belongs.
+/// The property of an object that decides to which shard it belongs.
 #[derive(Clone, Copy, Debug)]
 enum Division {
     Labels,
@@ -47,7 +47,7 @@ fn entries_of(division: Division, shards: usize) -> Vec<Entry> {
     children.iter().enumerate().map(entry).collect()
 }
 
-/// What a pod shows of a resource of `apps`.
+/// The objects of a resource of `apps` that a pod shows.
 fn shown_by(cluster: &Cluster, pod: usize, resource: &str) -> Option<ObjectSet> {
     let own = cluster.running[&pod]
         .iter()

@@ -30,7 +30,7 @@ fn asked_plugins(calls: &Calls) -> AskedPlugins {
     )
 }
 
-/// What a client gets, which is asked about, of objects that match these predicates.
+/// A filter that asks plugins about the objects that match these predicates, with its counter and the recorded calls.
 fn asking(predicates: Vec<Predicate>) -> (KeptObjects, Counter, Calls) {
     let (kept, hidden) = kept_objects(predicates);
     let calls = Calls::default();

@@ -1,4 +1,4 @@
-//! What is decided about the events of a watch.
+//! Decisions about the events of a watch.
 
 use ctrlmesh_wire::objects::{HashKey, HashRange};
 
@@ -104,7 +104,7 @@ fn client_that_resumes_may_have_each_object_before_its_first_event() {
                 (Modified, "a", KeepAs(Added)),
             ],
             &[(Deleted, "a", Keep)],
-            // What is deleted is forgotten.
+            // Deleted objects are forgotten.
             &[(Added, "b", Drop), (Deleted, "b", Drop), (Deleted, "b", Tombstone)],
         ],
     );

@@ -12,7 +12,7 @@ use super::{EntryState, Keys, Value, check_key};
 use crate::lock::lock_unpoisoned;
 use crate::plugin::held_place::HeldPlace;
 
-/// What was decided, and the places that were taken.
+/// The decision, and the places that were taken with it.
 type Decision = (Admission, Vec<HeldPlace>);
 
 /// The state of an entry while a verdict is repeated. It is locked from the first cell that is read until tokens and places are taken and

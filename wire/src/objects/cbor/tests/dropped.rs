@@ -62,7 +62,7 @@ fn filter_watch(body: &[u8], size: usize) -> Result<Vec<u8>, FilterError> {
     Ok(out)
 }
 
-/// What is kept of an object.
+/// The object without the dropped fields.
 fn without_fields(object: &Value) -> Value {
     let mut object = object.clone();
     KEYS.iter().for_each(|path| remove_field(&mut object, path));

@@ -20,7 +20,7 @@ fn filter_list(body: &[u8], chunk_size: usize) -> Result<Vec<u8>, FilterError> {
     Ok(out)
 }
 
-/// What the filter does, on values.
+/// Does to values what the filter does to bytes.
 fn filtered(list: &Value) -> Value {
     let mut list = list.clone();
     let is_kept = |name: &Value| name.as_str().is_some_and(|name| name.starts_with('k'));

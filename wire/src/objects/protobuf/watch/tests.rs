@@ -31,7 +31,7 @@ fn framed_event(event_type: &str, name: &str) -> Vec<u8> {
     frame(&event(event_type, &body).finish())
 }
 
-/// What the client gets at version 42 of a Lease.
+/// The bookmark that the client gets at version 42 of a Lease.
 fn bookmark() -> Vec<u8> {
     let object = Message::new().message(1, &Message::new().string(6, "42"));
     let body = envelope("coordination.k8s.io/v1", "Lease", &object);

@@ -96,7 +96,7 @@ fn operations() -> impl Strategy<Value = Operation> {
 }
 
 impl Sidecar {
-    /// What people see of the breakers: reports and counters.
+    /// The reports and counters of the breakers, as people see them.
     fn shown(&self) -> Vec<String> {
         let entries = self.states.entries().into_iter().map(|(_, state)| {
             let (series, _) = state.series().snapshot();

@@ -118,7 +118,7 @@ fn faults_that_hit_one_request_are_repeated_within_the_bounds_of_a_verdict() {
     }
 }
 
-/// What a plugin writes, logs, prints or draws must happen once for each request, so the plugin is called.
+/// A plugin must write, log, print and draw once for each request, so it is called again.
 #[test]
 fn calls_that_write_print_draw_or_trap_are_made_again() {
     for fields in [

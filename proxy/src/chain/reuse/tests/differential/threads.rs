@@ -25,7 +25,7 @@ const WRITES: usize = 40;
 /// Requests that may hold a place at a time.
 const PLACES: u32 = 2;
 
-/// What all threads share.
+/// State that all threads share.
 struct Shared {
     snapshot: Arc<Snapshot>,
     handle: Arc<ChainHandle>,
@@ -85,7 +85,7 @@ fn cell_version(entry: &Entry) -> u64 {
     entry.state.get("k").unwrap().map_or(0, |cell| cell.version)
 }
 
-/// What the last plugin decides.
+/// The verdict of the last plugin.
 fn edit_by_header(request: &RequestSpec) -> &'static str {
     let value = request.headers.iter().find(|(name, _)| *name == "x-a");
     match value.map(|(_, value)| *value) {
