@@ -88,25 +88,25 @@ impl BenchEnv {
     }
 
     fn note_missing_programs(&self, programs: &Programs) {
-        let note = |is_there: bool, text: &str| {
+        let note_unless = |is_there: bool, text: &str| {
             if !is_there {
                 self.report.print_note(text);
             }
         };
-        note(
+        note_unless(
             nginx::is_installed(),
             "nginx is left out: there is no `nginx` on the PATH.",
         );
         if self.scale.all {
             let text = "haproxy is left out: there is no `haproxy` on the PATH.";
-            note(haproxy::is_installed(), text);
+            note_unless(haproxy::is_installed(), text);
         }
         let is_wanted = self.scale.all || programs.envoy.is_some() || programs.envoy_filter.is_some();
         if is_wanted {
             let text = "Envoy is left out: there is no `envoy` on the PATH, and --envoy names none that starts.";
-            note(self.envoy.is_some(), text);
+            note_unless(self.envoy.is_some(), text);
             let text = "Envoy with a Wasm filter is left out: there is no --envoy-filter.";
-            note(self.envoy.is_none() || self.envoy_filter.is_some(), text);
+            note_unless(self.envoy.is_none() || self.envoy_filter.is_some(), text);
         }
     }
 

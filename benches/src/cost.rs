@@ -106,7 +106,7 @@ impl CostTable<'_> {
             ],
             rows.map(|(contestant, peak)| rounds.table_cells(contestant, peak)),
         );
-        if let Some(note) = rounds.note() {
+        if let Some(note) = rounds.unsteady_note() {
             env.report.print_note(&note);
         }
         env.report.add_raw(&self.title, rounds.to_json());
@@ -280,7 +280,7 @@ impl Rounds {
     }
 
     /// Names the rounds that do not count.
-    fn note(&self) -> Option<String> {
+    fn unsteady_note(&self) -> Option<String> {
         let all = self.0.len();
         let steady = self.0.iter().filter(|round| round.is_steady()).count();
         if steady == all {
@@ -366,7 +366,12 @@ mod tests {
         assert!(rounds.are_missing(2));
         rounds.0.push(round(0.05, &[(BARE, 1.0), ("ours", 2.0)]));
         assert_eq!(rounds.ratios("ours", BARE), [2.0]);
-        assert!(rounds.note().unwrap().starts_with("1 of 2 rounds are left out"));
+        assert!(
+            rounds
+                .unsteady_note()
+                .unwrap()
+                .starts_with("1 of 2 rounds are left out")
+        );
         assert!(rounds.are_missing(2));
         rounds.0.push(round(0.06, &[(BARE, 1.0)]));
         assert!(!rounds.are_missing(2), "half as many again as wanted are enough");

@@ -36,8 +36,8 @@ impl WarningRate {
 pub struct RepeatedError(Option<String>);
 
 impl RepeatedError {
-    /// Notes the result of a check. Returns the error's text if it differs from that of the check before.
-    pub fn note<E: std::fmt::Display>(&mut self, result: Result<(), E>) -> Option<&str> {
+    /// Records the result of a check. Returns the error's text if it differs from that of the check before.
+    pub fn record<E: std::fmt::Display>(&mut self, result: Result<(), E>) -> Option<&str> {
         let error = result.err().map(|error| error.to_string());
         let is_new = error != self.0;
         self.0 = error;
@@ -71,11 +71,11 @@ mod tests {
     #[test]
     fn error_is_logged_when_it_differs_from_that_of_the_check_before() {
         let mut last = RepeatedError::default();
-        assert_eq!(last.note(Err("a")), Some("a"));
-        assert_eq!(last.note(Err("a")), None);
-        assert_eq!(last.note(Err("b")), Some("b"));
-        assert_eq!(last.note(Ok::<(), &str>(())), None);
-        assert_eq!(last.note(Err("b")), Some("b"), "it is back");
+        assert_eq!(last.record(Err("a")), Some("a"));
+        assert_eq!(last.record(Err("a")), None);
+        assert_eq!(last.record(Err("b")), Some("b"));
+        assert_eq!(last.record(Ok::<(), &str>(())), None);
+        assert_eq!(last.record(Err("b")), Some("b"), "it is back");
     }
 
     #[test]

@@ -419,7 +419,7 @@ fn credential_headers_are_hidden_in_every_spelling() {
 
 #[test]
 fn kinds_of_traffic_are_distinguished() {
-    let request = get("/hook").with(|view| {
+    let request = get("/hook").with_change(|view| {
         view.traffic = Traffic::External;
         view.host = "api.example.com".into();
     });

@@ -203,7 +203,7 @@ pub fn plan(last: &[Entry], claims: &Claims, goal: Goal<'_>, fleet: &impl FleetS
         .extend(teardown::evictions(last, &teardowns, goal.restarts, fleet));
     drop_consistent_reads(&mut plan, last, &restarts, fleet);
     plan.claims = Claims::from_possible_views(&plan.entries, &all, possible, fleet);
-    plan.claims.settle(claims, goal.settle, &plan.entries);
+    plan.claims.record_settle_times(claims, goal.settle, &plan.entries);
     teardown::remove_locks(&mut plan.entries, &teardowns);
     plan.claims.teardowns = teardowns;
     plan

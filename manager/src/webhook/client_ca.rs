@@ -64,7 +64,7 @@ impl Tls {
         let mut last = None;
         let mut failure = RepeatedError::default();
         loop {
-            if let Some(error) = failure.note(self.read_again(path, &served, &mut last).await) {
+            if let Some(error) = failure.record(self.read_again(path, &served, &mut last).await) {
                 tracing::warn!(error, "failed to read webhook client CAs; keeping the previous ones");
             }
             tokio::select! {

@@ -113,7 +113,7 @@ impl ServingCertificate {
         let mut served = None;
         let mut failure = RepeatedError::default();
         loop {
-            if let Some(error) = failure.note(self.read_files(context, directory, &mut served).await) {
+            if let Some(error) = failure.record(self.read_files(context, directory, &mut served).await) {
                 tracing::warn!(error, "failed to read the certificate in --webhook-cert-dir; retrying");
             }
             tokio::select! {

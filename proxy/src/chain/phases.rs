@@ -245,7 +245,7 @@ impl Plugins {
     pub(crate) fn note_touched(&self, touched: &TouchedRequests, status: u16) {
         let touches = self.touches.borrow();
         if !touches.is_empty() {
-            touched.note(self.named_touches(&touches), &self.view, status, SystemTime::now());
+            touched.record(self.named_touches(&touches), &self.view, status, SystemTime::now());
         }
     }
 

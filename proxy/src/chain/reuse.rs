@@ -236,7 +236,7 @@ impl RememberedCalls {
         let (reads, effects) = trace.into_parts();
         // The time of the remembered verdict may have passed before the plugin read the clock.
         if let Some(audited) = audited.filter(|audited| audited.holds_at(|| unix_ms(state))) {
-            match self.table.known(&reads) {
+            match self.table.look_up(&reads) {
                 Known::Leaf(known) if is_comparable && std::ptr::eq(Rc::as_ptr(known), audited) => {
                     audited.compare(verdict, &effects)?;
                     if let Some(contradiction) = withdrawal {

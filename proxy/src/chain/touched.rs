@@ -134,9 +134,9 @@ struct Row {
 }
 
 impl TouchedRequests {
-    /// Notes the effects on a request that ends now. Equal effects are counted in one row; an edit of a request and one of its response
+    /// Records the effects on a request that ends now. Equal effects are counted in one row; an edit of a request and one of its response
     /// count once.
-    pub(crate) fn note<'a>(
+    pub(crate) fn record<'a>(
         &self,
         touches: impl Iterator<Item = NamedTouch<'a>> + Clone,
         view: &RequestView,
@@ -145,14 +145,14 @@ impl TouchedRequests {
     ) {
         for (index, touch) in touches.clone().enumerate() {
             if touch.effect != Effect::Edited {
-                self.note_other(touch, view, status, now);
+                self.record_other(touch, view, status, now);
             } else if !touches.clone().take(index).any(|earlier| earlier == touch) {
-                self.note_edit(touch, view, status, now);
+                self.record_edit(touch, view, status, now);
             }
         }
     }
 
-    fn note_edit(&self, touch: NamedTouch<'_>, view: &RequestView, status: u16, now: SystemTime) {
+    fn record_edit(&self, touch: NamedTouch<'_>, view: &RequestView, status: u16, now: SystemTime) {
         let is_same = |row: &&Arc<EditRow>| row.entry == touch.entry && row.rule == touch.rule;
         if let Some(row) = self.edits.load().iter().find(is_same) {
             return row.count(view, status, now);
@@ -173,7 +173,7 @@ impl TouchedRequests {
         self.edits.store(Arc::new(rows));
     }
 
-    fn note_other(&self, touch: NamedTouch<'_>, view: &RequestView, status: u16, now: SystemTime) {
+    fn record_other(&self, touch: NamedTouch<'_>, view: &RequestView, status: u16, now: SystemTime) {
         let NamedTouch { entry, rule, effect } = touch;
         let request = request_name(view);
         let mut rows = lock_unpoisoned(&self.others);
@@ -345,7 +345,7 @@ mod tests {
     fn repeated_touch_is_counted_and_oldest_rows_go_first() {
         let touched = TouchedRequests::default();
         let refuse = |name: &str, status: u16, millis: u64| {
-            touched.note(named_touches("a", Effect::Refused), &view_of(name), status, at(millis));
+            touched.record(named_touches("a", Effect::Refused), &view_of(name), status, at(millis));
         };
         refuse("old", 409, 0);
         for number in 0..MAX_ROWS as u64 - 1 {
@@ -367,7 +367,7 @@ mod tests {
             "it was answered in another way"
         );
         assert!(!rows.iter().any(|row| row.request.ends_with("old")));
-        touched.note(named_touches("a", Effect::Edited), &view_of("0"), 200, at(102));
+        touched.record(named_touches("a", Effect::Edited), &view_of("0"), 200, at(102));
         let rows = touched.status_rows();
         assert_eq!(
             (rows.len(), &*rows[0].did, &*rows[1].did),
@@ -379,7 +379,7 @@ mod tests {
     fn all_edits_of_entry_are_one_row_with_the_request_of_the_last_second() {
         let touched = TouchedRequests::default();
         let edit = |rule: &str, name: &str, status: u16, millis: u64| {
-            touched.note(named_touches(rule, Effect::Edited), &view_of(name), status, at(millis));
+            touched.record(named_touches(rule, Effect::Edited), &view_of(name), status, at(millis));
             let row = touched.status_rows().swap_remove(0);
             (
                 row.count,
@@ -397,7 +397,7 @@ mod tests {
         );
         assert_eq!(edit("other rule", "e", 200, 1), (1, "e".to_owned(), 200));
         let both = named_touches("", Effect::Edited).chain(named_touches("", Effect::Edited));
-        touched.note(both, &view_of("f"), 200, at(2));
+        touched.record(both, &view_of("f"), 200, at(2));
         let rows = touched.status_rows();
         assert_eq!((rows.len(), rows[0].count), (2, 5), "the request and its response");
         assert_eq!(rows[0].last, rfc3339(at(2)));
@@ -408,7 +408,7 @@ mod tests {
         let touched = TouchedRequests::default();
         let edit = |rule: u64, millis: u64| {
             let rule = rule.to_string();
-            touched.note(named_touches(&rule, Effect::Edited), &view_of("a"), 200, at(millis));
+            touched.record(named_touches(&rule, Effect::Edited), &view_of("a"), 200, at(millis));
         };
         let rows = MAX_ROWS as u64;
         (0..rows).for_each(|rule| edit(rule, rule));

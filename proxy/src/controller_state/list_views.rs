@@ -231,16 +231,16 @@ impl ListViews {
         }
         let key = self.key(reader);
         let list = NotedList { key, view };
-        self.note(list, was_used, is_first_chain);
+        self.record(list, was_used, is_first_chain);
         Some(list)
     }
 
     /// Notes another list by the same reader under the same view, as [`Self::list`] does.
     pub(crate) fn list_again(&self, list: NotedList, is_first_chain: bool) {
-        self.note(list, true, is_first_chain);
+        self.record(list, true, is_first_chain);
     }
 
-    fn note(&self, list: NotedList, was_used: bool, is_first_chain: bool) {
+    fn record(&self, list: NotedList, was_used: bool, is_first_chain: bool) {
         if (!was_used || self.has_predecessor()) && !is_first_chain {
             self.first_rule.get_or_init(Instant::now);
         }

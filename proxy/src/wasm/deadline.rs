@@ -49,7 +49,7 @@ impl Deadline {
     }
 
     /// Decides whether the call continues when its epochs are over.
-    pub(crate) fn ask(&mut self) -> UpdateDeadline {
+    pub(crate) fn extend_or_interrupt(&mut self) -> UpdateDeadline {
         if let Stage::Second(start) = &self.stage {
             let has_run = start.as_ref().and_then(|start| start.try_elapsed().ok());
             // Three quarters, because even a free core does other work too. Without a reading, real time decides.
@@ -79,17 +79,17 @@ mod tests {
     fn thread_that_runs_is_stopped_at_end_of_second_half() {
         let (mut deadline, first) = Deadline::start(Duration::from_millis(20));
         assert_eq!(first, 11);
-        assert!(matches!(deadline.ask(), UpdateDeadline::Continue(10)));
+        assert!(matches!(deadline.extend_or_interrupt(), UpdateDeadline::Continue(10)));
         let start = ThreadTime::now();
         while start.elapsed() < Duration::from_millis(10) {}
-        assert!(matches!(deadline.ask(), UpdateDeadline::Interrupt));
+        assert!(matches!(deadline.extend_or_interrupt(), UpdateDeadline::Interrupt));
     }
 
     #[test]
     fn thread_that_does_not_run_gets_limited_extra_time() {
         let (mut deadline, _) = Deadline::start(Duration::from_secs(3600));
         let mut halves = 1;
-        while matches!(deadline.ask(), UpdateDeadline::Continue(_)) {
+        while matches!(deadline.extend_or_interrupt(), UpdateDeadline::Continue(_)) {
             halves += 1;
         }
         assert_eq!(halves, 2 * MAX_STRETCH);

@@ -313,7 +313,7 @@ impl Request {
 
     /// Changes any other property.
     #[must_use]
-    pub fn with(mut self, change: impl FnOnce(&mut RequestView)) -> Self {
+    pub fn with_change(mut self, change: impl FnOnce(&mut RequestView)) -> Self {
         change(&mut self.0);
         self
     }

@@ -102,7 +102,7 @@ impl Instance {
         let mut store = Store::new(engine.wasmtime(), host);
         store.limiter(|host| &mut host.limits);
         store.set_hostcall_fuel(MAX_HANDED_OVER_BYTES);
-        store.epoch_deadline_callback(|mut store| Ok(store.data_mut().deadline.ask()));
+        store.epoch_deadline_callback(|mut store| Ok(store.data_mut().deadline.extend_or_interrupt()));
         store.set_epoch_deadline(epochs);
         let flag = engine.call_flag().ok_or_else(|| Fault::Trap {
             origin: origin(plugin, entry, Phase::Instantiate),

@@ -328,7 +328,7 @@ impl Claims {
     }
 
     /// Remembers the settle times that count with these entries. `before`: the claims of the last chain.
-    pub(super) fn settle(&mut self, before: &Self, times: SettleTimes<'_>, entries: &[Entry]) {
+    pub(super) fn record_settle_times(&mut self, before: &Self, times: SettleTimes<'_>, entries: &[Entry]) {
         self.settle = settle::next_times(&before.settle, times, entries, self.shown.keys());
     }
 }

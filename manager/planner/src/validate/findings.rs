@@ -31,7 +31,13 @@ impl Findings {
 
     /// Lets a plugin check a part of an object, so that the mistakes of all parts are reported. `path_of` converts a path in the
     /// settings into a path of the object; the settings themselves have path "".
-    pub(super) fn ask(&mut self, plugin: BuiltIn, settings: &Value, namespace: &str, path_of: &dyn Fn(&str) -> String) {
+    pub(super) fn check_with_plugin(
+        &mut self,
+        plugin: BuiltIn,
+        settings: &Value,
+        namespace: &str,
+        path_of: &dyn Fn(&str) -> String,
+    ) {
         if let Err(Mistake { path, problem }) = plugin.check(settings, namespace) {
             self.mistakes.add(path_of(&path), problem);
         }

@@ -48,7 +48,7 @@ pub(super) fn check_lists(config: &ShardingConfig, root: &Root, findings: &mut F
 pub(super) fn check_keyed_root(config: &ShardingConfig, root: &Root, key: &str, findings: &mut Findings) {
     let namespace = config.metadata.namespace.as_deref().unwrap_or_default();
     let no_range = json!({"limits": [{"hashRanges": {"key": key, "ranges": []}}]});
-    findings.ask(BuiltIn::ShardSelector, &no_range, namespace, &|_| {
+    findings.check_with_plugin(BuiltIn::ShardSelector, &no_range, namespace, &|_| {
         "spec.root.key".to_owned()
     });
     for (index, plugin) in config.spec.plugins.iter().enumerate() {
@@ -97,7 +97,7 @@ fn check_group(group: &ResourceGroup, path: &str, namespace: &str, findings: &mu
         return;
     }
     let settings = json!({"limits": [{"relateResources": [group], "hashRanges": {"key": "uid", "ranges": []}}]});
-    findings.ask(BuiltIn::ShardSelector, &settings, namespace, &|inner| {
+    findings.check_with_plugin(BuiltIn::ShardSelector, &settings, namespace, &|inner| {
         let inner = inner.strip_prefix("limits[0].relateResources[0]").unwrap_or_default();
         format!("{path}{inner}")
     });

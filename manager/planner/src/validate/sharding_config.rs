@@ -93,7 +93,7 @@ fn lock_namespace(namespace: &str) -> &str {
 fn check_limits(limits: &[Limit], path: &str, namespace: &str, findings: &mut Findings) {
     for (index, limit) in limits.iter().enumerate() {
         let settings = json!({"limits": [settings::json_of(limit)]});
-        findings.ask(BuiltIn::ShardSelector, &settings, namespace, &|inner| {
+        findings.check_with_plugin(BuiltIn::ShardSelector, &settings, namespace, &|inner| {
             format!(
                 "{path}{}",
                 at_index(inner, "limits", index).trim_start_matches("limits")

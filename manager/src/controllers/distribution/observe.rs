@@ -130,7 +130,7 @@ impl Observer {
             config_maps.ignore_older_than(last);
         }
         let resources = CustomResources::parse(cached.documents, self.caches.unsynced_kinds());
-        let fleet = self.fleet(namespace, &config_maps, remembered);
+        let fleet = self.observe_fleet(namespace, &config_maps, remembered);
         let last = config_maps.chain.as_ref().or(remembered.last);
         let running: BTreeSet<Digest> = last
             .iter()
@@ -156,7 +156,7 @@ impl Observer {
         })
     }
 
-    fn fleet(&self, namespace: &str, config_maps: &StoredConfigMaps, remembered: Remembered<'_>) -> Fleet {
+    fn observe_fleet(&self, namespace: &str, config_maps: &StoredConfigMaps, remembered: Remembered<'_>) -> Fleet {
         let pods = self.caches.pods(namespace);
         let sidecars: Vec<Sidecar> = pods.iter().filter_map(|pod| Sidecar::from_pod(pod)).collect();
         let is_new_chain = config_maps.digest != remembered.digest;

@@ -107,7 +107,7 @@ impl<L> Table<L> {
     }
 
     /// Looks a call with these reads up in the table.
-    pub(super) fn known(&self, reads: &[Read]) -> Known<'_, L> {
+    pub(super) fn look_up(&self, reads: &[Read]) -> Known<'_, L> {
         self.root
             .as_ref()
             .map_or(Known::Unknown, |root| match follow_reads(root, reads) {

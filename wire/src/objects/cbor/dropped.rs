@@ -21,7 +21,7 @@ impl Reader<'_, '_> {
         let Some(mut entries) = self.enter_map()? else {
             return Ok(());
         };
-        let (head, count) = (head_start..self.position(), entries.left());
+        let (head, count) = (head_start..self.position(), entries.remaining());
         let mut removed_count = 0;
         let mut entry_start = self.position();
         while let Some(key) = self.next_key(&mut entries)? {

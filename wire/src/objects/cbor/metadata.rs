@@ -132,7 +132,7 @@ pub(super) fn without_list_counts(
     let Some(mut entries) = reader.enter_map()? else {
         return Ok(None);
     };
-    let count = entries.left();
+    let count = entries.remaining();
     let mut removed_count = 0;
     let mut kept_entries = Vec::new();
     let mut entry_start = reader.position();

@@ -28,7 +28,7 @@ pub(super) struct Entries<'a> {
 
 impl Entries<'_> {
     /// Number of entries to come; `None` if the map has an indefinite length.
-    pub(super) const fn left(&self) -> Option<u64> {
+    pub(super) const fn remaining(&self) -> Option<u64> {
         self.left
     }
 }

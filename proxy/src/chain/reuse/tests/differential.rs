@@ -56,7 +56,9 @@ impl RequestSpec {
         let request = headers.fold(request(self.method.clone(), self.target), |request, (name, value)| {
             request.header(name, value)
         });
-        request.with(|view| view.is_leader_lock.set(self.is_leader_lock)).view()
+        request
+            .with_change(|view| view.is_leader_lock.set(self.is_leader_lock))
+            .view()
     }
 }
 

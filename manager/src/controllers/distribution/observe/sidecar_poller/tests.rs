@@ -215,7 +215,7 @@ async fn polling_starts_anew_for_a_replaced_pod_and_ends_with_its_pod() {
             .map(|report| report.polled_at)
     };
     let task = || poller.poll_tasks().by_namespace["demo"]["operator-0"].task.clone();
-    let note = || {
+    let record_status = || {
         let tasks = poller.poll_tasks();
         tasks.by_namespace["demo"]["operator-0"]
             .shared
@@ -223,14 +223,14 @@ async fn polling_starts_anew_for_a_replaced_pod_and_ends_with_its_pod() {
     };
     let first = sidecar();
     assert_eq!(last_report(std::slice::from_ref(&first)), Some(None));
-    note();
+    record_status();
     assert!(last_report(std::slice::from_ref(&first)).unwrap().is_some());
     for (uid, ip) in [("other", "127.0.0.1"), ("other", "127.0.0.2")] {
         let before = task();
         let (uid, ip) = (uid.to_owned(), Some(ip.to_owned()));
         let again = [Sidecar { uid, ip, ..sidecar() }];
         assert_eq!(last_report(&again), Some(None));
-        note();
+        record_status();
         assert!(last_report(&again).unwrap().is_some(), "it is followed");
         tokio::task::yield_now().await;
         assert!(before.is_finished());
