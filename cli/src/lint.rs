@@ -107,7 +107,6 @@ fn fix_file(file: &Path, text: String, keys: &LabelKeys, fixed: &mut Vec<FixRepo
     Ok(fixed_text)
 }
 
-/// Objects of all files.
 #[derive(Debug)]
 struct KnownObjects {
     /// Objects that were judged: file and line, by kind, namespace and name.
@@ -116,7 +115,7 @@ struct KnownObjects {
     shards: ShardIndex,
 }
 
-/// The valid ShardingConfigs of a text.
+/// Leaves out invalid ShardingConfigs, whose mistakes are reported with their own document.
 fn valid_sharding_configs(text: &str) -> Vec<ShardingConfig> {
     let documents = tree::parse_documents(text);
     let values = documents.iter().filter_map(|document| value_of(text, document).ok());

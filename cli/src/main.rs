@@ -1,4 +1,4 @@
-//! The `ctrlmesh` command.
+//! Runs the `ctrlmesh` command of the library, and exits with its code.
 
 use std::process::ExitCode;
 

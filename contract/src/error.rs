@@ -18,9 +18,9 @@ pub enum Error {
         "the chain document has {bytes} bytes, at most {limit} are allowed; split the namespace or shorten settings"
     )]
     TooLarge {
-        /// Size of the document.
+        /// Size of the document, in bytes.
         bytes: usize,
-        /// Largest allowed size.
+        /// Largest allowed size, in bytes.
         limit: usize,
     },
     /// The document is empty.
@@ -52,7 +52,7 @@ pub enum Error {
     /// The text is not a digest.
     #[error("{text} is not a digest; write sha256: and 64 lower-case hexadecimal digits")]
     Digest {
-        /// The quoted text.
+        /// The refused text, in quotes.
         text: String,
     },
     /// The text is not a public key.
@@ -111,7 +111,7 @@ pub struct Mistakes {
 }
 
 impl Mistakes {
-    /// Adds a mistake.
+    /// Adds a mistake. Those beyond [`MAX_MISTAKES`] are only counted.
     pub fn add(&mut self, path: impl Into<String>, problem: impl Into<String>) {
         if self.list.len() < MAX_MISTAKES {
             self.list.push(Mistake {

@@ -58,7 +58,7 @@ impl SigningKey {
             .map_err(|_| Error::PrivateKey)
     }
 
-    /// The public half.
+    /// The public key that verifies signatures of this key.
     #[must_use]
     pub fn public_key(&self) -> PublicKey {
         let mut bytes = [0; PUBLIC_KEY_BYTES];

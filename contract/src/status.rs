@@ -86,7 +86,7 @@ impl fmt::Display for Compiling {
     }
 }
 
-/// Identifies a pod.
+/// The pod that the sidecar runs in.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Pod {
@@ -247,7 +247,7 @@ pub struct Refused {
     pub when: String,
 }
 
-/// Event counts.
+/// Numbers of events since the start of the sidecar.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Counts {

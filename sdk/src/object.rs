@@ -17,14 +17,14 @@ impl ObjectMetadata {
         }
     }
 
-    /// Sets a label.
+    /// Sets a label, and replaces an earlier value of this key.
     #[must_use]
     pub fn with_label(mut self, key: impl Into<String>, value: impl Into<String>) -> Self {
         set_pair(&mut self.labels, key.into(), value.into());
         self
     }
 
-    /// Sets an annotation.
+    /// Sets an annotation, and replaces an earlier value of this key.
     #[must_use]
     pub fn with_annotation(mut self, key: impl Into<String>, value: impl Into<String>) -> Self {
         set_pair(&mut self.annotations, key.into(), value.into());

@@ -61,7 +61,7 @@ impl Details {
         }
     }
 
-    /// Adds a cause.
+    /// Adds an element to `details.causes` of the `Status`.
     #[must_use]
     pub fn cause(mut self, reason: impl Into<String>, message: impl Into<String>, field: impl Into<String>) -> Self {
         self.causes.push(Cause {

@@ -62,7 +62,7 @@ pub trait Request {
 
 /// The head of a response, read-only.
 pub trait ResponseHead {
-    /// HTTP status.
+    /// HTTP status code, such as 404.
     fn status(&self) -> u16;
     /// First value of a header, if it is there and is text.
     fn header(&self, name: &str) -> Option<String>;

@@ -11,7 +11,7 @@ impl Subscription {
         }
     }
 
-    /// Never called.
+    /// Subscribes to nothing: the plugin is configured, but never called.
     #[must_use]
     pub fn none() -> Self {
         Self::new(Phases::empty(), [])

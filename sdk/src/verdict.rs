@@ -6,7 +6,7 @@ use crate::{
 };
 
 impl RequestVerdict {
-    /// Go on, untouched.
+    /// Passes the request on unchanged.
     #[must_use]
     pub fn proceed() -> Self {
         Self::edit([])
@@ -130,7 +130,7 @@ impl RequestEdit {
         Self::SetHeader(Field::new(name, value))
     }
 
-    /// Removes a header.
+    /// Removes all values of a header.
     pub fn remove_header(name: impl Into<String>) -> Self {
         Self::RemoveHeader(name.into())
     }
@@ -224,7 +224,7 @@ impl From<ResponseAction> for ResponseVerdict {
 }
 
 impl Default for ResponsePlan {
-    /// No change.
+    /// The response passes unchanged.
     fn default() -> Self {
         Self {
             edits: Vec::new(),

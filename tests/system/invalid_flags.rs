@@ -1,4 +1,4 @@
-//! Invalid flags.
+//! A sidecar with invalid flags reports all of them, and exits with 78 before it serves.
 
 use std::process::Output;
 

@@ -85,7 +85,6 @@ pub struct Rollout {
     pub target_status: Vec<TargetStatus>,
 }
 
-/// Status of a condition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum ConditionStatus {
     True,

@@ -76,7 +76,6 @@ impl Draft {
         self.labels.get(label).is_some_and(|value| value == "true")
     }
 
-    /// The volume of this name.
     pub(super) fn find_volume(&self, name: &str) -> Option<&Value> {
         self.volumes.iter().find(|volume| name_of(volume) == name)
     }
@@ -153,7 +152,6 @@ pub(super) fn name_of(object: &Value) -> &str {
     object.get("name").and_then(Value::as_str).unwrap_or_default()
 }
 
-/// A variable with a value.
 pub(super) fn variable_with_value(name: &str, value: &str) -> Value {
     json!({"name": name, "value": value})
 }

@@ -1,4 +1,4 @@
-//! The sidecar's container.
+//! Builds the sidecar's container, and inserts it where it starts before the containers that it serves.
 
 use ctrlmesh_contract::names::{annotations, env, pod, ports};
 use ctrlmesh_manager_planner::built_in::BuiltIn;

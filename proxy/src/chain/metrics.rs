@@ -315,7 +315,7 @@ mod tests {
         calls
     }
 
-    /// The series of an entry.
+    /// Lines of the encoded metrics that have the label of this entry.
     fn series_of(entry: &str, registry: &Registry) -> Vec<String> {
         let mut text = String::new();
         encode(&mut text, registry).unwrap();

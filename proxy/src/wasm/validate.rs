@@ -80,7 +80,7 @@ pub(crate) struct TextLimit {
 }
 
 impl TextLimit {
-    /// Counts a text.
+    /// Returns the text if all texts so far fit into [`MAX_TEXT_BYTES`].
     pub(crate) fn take(&mut self, text: String) -> Result<String, String> {
         // One more for its place in a list, even if it is empty.
         self.count(text.len() + 1)?;

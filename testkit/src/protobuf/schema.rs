@@ -118,7 +118,7 @@ impl Schema {
         schema
     }
 
-    /// The message of a kind.
+    /// Name of the protobuf message of a kind; `None` if the schema has no such kind.
     pub(super) fn message_of(&self, api_version: &str, kind: &str) -> Option<&str> {
         let message = self.kinds.get(&(api_version.to_owned(), kind.to_owned()))?;
         Some(message)

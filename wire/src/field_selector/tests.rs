@@ -1,4 +1,4 @@
-//! Field selectors.
+//! Field selectors are parsed, printed and matched as in an API server, and invalid ones are refused.
 
 use proptest::prelude::*;
 

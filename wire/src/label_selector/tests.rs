@@ -1,4 +1,4 @@
-//! Label selectors.
+//! Label selectors are parsed, printed and matched as in an API server, within bounds, and invalid ones are refused.
 
 use proptest::prelude::*;
 

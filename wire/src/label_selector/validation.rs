@@ -1,4 +1,4 @@
-//! Validates requirements (`labels.NewRequirement`).
+//! Accepts the same requirements as upstream's `labels.NewRequirement`.
 
 use super::{Operator, SelectorError};
 use crate::names::{is_label_key, is_label_value};

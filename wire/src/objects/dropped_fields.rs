@@ -211,19 +211,19 @@ pub enum DroppedFieldsError {
     /// A path is longer than [`MAX_DROPPED_PATH_BYTES`].
     #[error("a path of fields has {bytes} bytes; at most {MAX_DROPPED_PATH_BYTES} are allowed")]
     TooLong {
-        /// Length of the path.
+        /// Length of the path, in bytes.
         bytes: usize,
     },
     /// A path has more than [`MAX_DROPPED_PATH_KEYS`].
     #[error("path {path:?} has more than {MAX_DROPPED_PATH_KEYS} keys; drop a field that is further out")]
     TooDeep {
-        /// The path.
+        /// The refused path.
         path: String,
     },
     /// A path is no sequence of keys.
     #[error("invalid path {path:?}: {problem} (at byte {position})")]
     Malformed {
-        /// The path.
+        /// The refused path.
         path: String,
         /// The reason why it is invalid.
         problem: &'static str,
@@ -236,7 +236,7 @@ pub enum DroppedFieldsError {
          labels or annotations, or a single label or annotation"
     )]
     Undroppable {
-        /// The path.
+        /// The refused path.
         path: String,
     },
 }

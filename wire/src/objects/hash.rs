@@ -54,7 +54,7 @@ pub struct HashRange {
 }
 
 impl HashRange {
-    /// All hashes.
+    /// The range from 0 to 2^64, which contains all hashes.
     pub const ALL: Self = Self { start: 0, end: None };
 
     /// The range of `start <= hash < end`; without an end it reaches to 2^64.

@@ -79,7 +79,7 @@ pub struct MetadataFields {
 }
 
 impl MetadataFields {
-    /// All fields.
+    /// Every field is read.
     pub const ALL: Self = Self {
         namespace: true,
         name: true,

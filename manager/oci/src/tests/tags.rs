@@ -1,4 +1,4 @@
-//! Tags that move.
+//! A moved tag changes a plugin only if the tag is watched, and then only to a valid successor.
 
 use ctrlmesh_contract::Digest;
 use ctrlmesh_manager_api::plugin::{PluginStatus, PullPolicy};

@@ -77,7 +77,7 @@ impl ShardIndex {
         &self.keys
     }
 
-    /// All ShardingConfigs of a namespace.
+    /// ShardingConfigs in the order of the files; `None` for those that name no namespace.
     pub fn of_namespace(&self, namespace: Option<&str>) -> impl Iterator<Item = &ShardingConfig> {
         let positions = self.namespaces.get(&namespace.map(str::to_owned)).into_iter().flatten();
         positions.filter_map(|position| self.configs.get(*position))

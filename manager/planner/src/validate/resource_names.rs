@@ -138,7 +138,7 @@ pub(super) fn is_cluster_scoped(group: &str, name: &str) -> bool {
     known.any(|(known_group, known_name)| *known_name == name && (group == "*" || *known_group == group))
 }
 
-/// Whether one of these API groups has such a resource.
+/// Whether one of these API groups has a resource that controllers usually create for their own objects.
 pub(super) fn has_usual_children(groups: &[String]) -> bool {
     let is_named = |group: &str| groups.iter().any(|it| it == "*" || it == group);
     KNOWN
@@ -146,7 +146,7 @@ pub(super) fn has_usual_children(groups: &[String]) -> bool {
         .any(|(group, plural, _)| is_usual_child(plural) && is_named(group))
 }
 
-/// Warns of each name in a list that no API server has.
+/// Warns of each name that looks like a misspelt or singular form of a known resource, because it selects nothing.
 fn warn_of_names(groups: &[String], names: &[String], path: &str, findings: &mut Findings) {
     for (index, name) in names.iter().enumerate() {
         if let Some(plural) = plural_of(name, groups) {
@@ -157,7 +157,7 @@ fn warn_of_names(groups: &[String], names: &[String], path: &str, findings: &mut
     }
 }
 
-/// Warns of the names in a ShardingConfig.
+/// Checks the names in all limits, and in `resourceSelector`, `whole` and `singletons` of the root.
 pub(super) fn warn_of_names_in_shard(config: &ShardingConfig, findings: &mut Findings) {
     let mut limits = |limits: &[Limit], path: &str| {
         for (at, limit) in limits.iter().enumerate() {

@@ -96,7 +96,7 @@ impl Simulation {
         simulation
     }
 
-    /// Orders of an action.
+    /// Counts the orders that this action causes, without those before it.
     fn count(&mut self, action: impl FnOnce(&mut Self)) -> Orders {
         (self.orders, self.changed_pods) = Default::default();
         action(self);

@@ -1,4 +1,4 @@
-//! Authentication and authorization.
+//! Faults of authentication (401) and authorization (403).
 
 use ctrlmesh_sdk::settings::Invalid;
 

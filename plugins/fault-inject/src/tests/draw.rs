@@ -1,4 +1,4 @@
-//! Repeatable random choices.
+//! Random choices depend on seed, rule, object, verb and occurrence alone, so that a run can be repeated.
 
 use ctrlmesh_sdk::Verb;
 use ctrlmesh_sdk::testing::TestRequest;

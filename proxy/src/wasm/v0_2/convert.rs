@@ -28,12 +28,10 @@ pub(crate) fn instance_info(entry: &EntryConfig, digest: &str) -> types::Instanc
     }
 }
 
-/// The kind of traffic of a request.
 pub(crate) fn request_traffic(request: Option<&RequestView>) -> types::Traffic {
     request.map_or(types::Traffic::Api, |request| traffic_to_wit(request.traffic))
 }
 
-/// The verb of a request.
 pub(crate) fn request_verb(request: Option<&RequestView>) -> types::Verb {
     request.map_or(types::Verb::NonResource, |request| verb_to_wit(request.verb))
 }

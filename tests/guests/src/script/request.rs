@@ -164,7 +164,7 @@ impl RequestLine {
 }
 
 impl ActionText {
-    /// The action.
+    /// The action with each edit once.
     #[must_use]
     pub fn action(&self) -> RequestAction {
         self.0.action(1)

@@ -35,7 +35,7 @@ pub enum PredicateError {
     /// A pattern is no regular expression.
     #[error("invalid pattern {pattern:?}: {problem}")]
     Pattern {
-        /// The pattern.
+        /// The refused pattern.
         pattern: String,
         /// The reason why it is invalid.
         problem: String,

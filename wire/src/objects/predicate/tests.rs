@@ -1,4 +1,4 @@
-//! Predicates.
+//! Predicates read only the fields that they name, and their depth and size are bounded.
 
 mod model;
 

@@ -1,4 +1,4 @@
-//! Renaming in watches.
+//! Only the object of an event is renamed, and malformed or oversized events end the watch.
 
 use proptest::prelude::*;
 

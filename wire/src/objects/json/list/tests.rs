@@ -1,4 +1,4 @@
-//! Lists and tables.
+//! JSON lists and tables keep their bytes except for dropped objects, and unreadable ones are refused.
 
 use proptest::prelude::*;
 use serde_json::value::RawValue;

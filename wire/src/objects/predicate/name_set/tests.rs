@@ -1,4 +1,4 @@
-//! Sets of names.
+//! Sets of names match names, prefixes and whole patterns, and their size is bounded.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Reading metadata.
+//! Metadata is read as upstream's decoder reads it, and malformed metadata is refused.
 
 use super::*;
 use crate::protobuf::Message;

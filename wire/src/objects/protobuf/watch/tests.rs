@@ -1,4 +1,4 @@
-//! Filtering watches.
+//! Events of protobuf watches pass as decided, and malformed ones are refused.
 
 use proptest::prelude::*;
 

@@ -7,7 +7,6 @@ use crate::chain::phases::Stop;
 use crate::chain::{EntryId, QuarantineState};
 use crate::connection::Connection;
 
-/// One sidecar.
 pub(super) struct Sidecar {
     snapshot: Arc<Snapshot>,
     pub(super) states: StateStore,
