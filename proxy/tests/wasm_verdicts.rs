@@ -430,7 +430,7 @@ fn kinds_of_traffic_are_distinguished() {
 }
 
 #[test]
-fn subscription_arrives() {
+fn host_reads_subscription_as_plugin_wrote_it() {
     let plugin = new_harness(
         "scripted",
         r#"{"subscribe": [{"traffic": ["api"], "verbs": ["list", "deletecollection"], "groups": [""], "resources": ["pods"],

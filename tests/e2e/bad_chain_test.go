@@ -138,10 +138,10 @@ func TestInvalidChainLeavesLastOneInForce(t *testing.T) {
 			assertRefusedChain(t, files, bad.wantMessage)
 		})
 	}
-	t.Run("bad_signature", func(t *testing.T) {
+	t.Run("wrongly_signed_chain_is_refused", func(t *testing.T) {
 		assertRefusedChain(t, must(next(t, "a", "b").Files(must(sidecar.NewSigner())(t)))(t), "sign")
 	})
-	t.Run("no_signature", func(t *testing.T) { assertRefusedChain(t, must(next(t, "a", "b").Files(nil))(t), "sign") })
+	t.Run("unsigned_chain_is_refused", func(t *testing.T) { assertRefusedChain(t, must(next(t, "a", "b").Files(nil))(t), "sign") })
 	// A chain with another view is still accepted after all these refusals.
 	check(t, s.Apply(t.Context(), next(t, "a", "b")))
 	response := env.get(t, env.configMapsPath(""))

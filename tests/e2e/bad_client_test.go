@@ -81,8 +81,8 @@ func TestBadClientsSeeOnlyShard(t *testing.T) {
 		}
 	})
 	t.Run("pipelined_requests_are_each_narrowed", func(t *testing.T) { testPipelinedRequests(t, env) })
-	t.Run("large_headers", func(t *testing.T) { testLargeHeaders(t, env) })
-	t.Run("half_close", func(t *testing.T) { testHalfClose(t, env) })
+	t.Run("large_headers_are_narrowed_or_refused", func(t *testing.T) { testLargeHeaders(t, env) })
+	t.Run("half_close_cancels_requests", func(t *testing.T) { testHalfClose(t, env) })
 	t.Run("slow_clients_delay_no_others", func(t *testing.T) { testSlowClients(t, env) })
 	t.Run("body_shorter_than_promised", func(t *testing.T) { testShortBody(t, env) })
 	t.Run("expect_100_continue", func(t *testing.T) { testExpectContinue(t, env) })

@@ -152,7 +152,7 @@ func testUncleanPaths(t *testing.T, env *testEnv) {
 			}
 		})
 	}
-	t.Run("fragments", func(t *testing.T) { testFragments(t, env) })
+	t.Run("fragments_are_ignored_or_refused", func(t *testing.T) { testFragments(t, env) })
 }
 
 // widgetsVariant turns a path of ConfigMaps into one of Widgets.

@@ -46,9 +46,9 @@ func TestClientGoSeesOnlyShard(t *testing.T) {
 			t.Run(name+"_"+strings.TrimPrefix(content, "application/"), func(t *testing.T) {
 				t.Parallel()
 				client := must(kubernetes.NewForConfig(config))(t)
-				t.Run("verbs", func(t *testing.T) { testTypedVerbs(t, client) })
-				t.Run("pages", func(t *testing.T) { testPages(t, client, namespace) })
-				t.Run("informer", func(t *testing.T) {
+				t.Run("verbs_affect_only_shard", func(t *testing.T) { testTypedVerbs(t, client) })
+				t.Run("pages_contain_only_shard", func(t *testing.T) { testPages(t, client, namespace) })
+				t.Run("informer_holds_shard", func(t *testing.T) {
 					factory := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithNamespace(namespace))
 					assertInformerHoldsShard(t, factory.Core().V1().ConfigMaps().Informer())
 				})

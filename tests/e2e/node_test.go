@@ -42,7 +42,7 @@ func testStreamsToContainers(t *testing.T, env *testEnv) {
 			t.Errorf("got %q", out)
 		}
 	})
-	t.Run("logs_follow", func(t *testing.T) { testFollowedLog(t, env) })
+	t.Run("followed_log_arrives_line_by_line", func(t *testing.T) { testFollowedLog(t, env) })
 	t.Run("kubectl_port_forward", func(t *testing.T) { testPortForward(t, env) })
 }
 

@@ -63,7 +63,7 @@ func TestSidecarWithoutMatchingEntryIsTransparent(t *testing.T) {
 }
 
 func testTransparentSidecar(t *testing.T, env *testEnv) {
-	t.Run("responses", func(t *testing.T) {
+	t.Run("responses_equal_direct_ones", func(t *testing.T) {
 		for _, headers := range transparentHeaders {
 			for _, path := range transparentPaths {
 				env.assertSameAsDirect(t, rawhttp.Request{Path: strings.ReplaceAll(path, "NS", env.namespace), Headers: headers})
@@ -75,7 +75,7 @@ func testTransparentSidecar(t *testing.T, env *testEnv) {
 			env.assertSameAsDirect(t, rawhttp.Request{Method: http.MethodHead, Path: path})
 		}
 	})
-	t.Run("watches", func(t *testing.T) {
+	t.Run("watches_equal_direct_ones", func(t *testing.T) {
 		for _, headers := range transparentHeaders {
 			for _, path := range transparentWatches {
 				t.Run(path+fmt.Sprint(headers), func(t *testing.T) {
@@ -85,12 +85,12 @@ func testTransparentSidecar(t *testing.T, env *testEnv) {
 			}
 		}
 	})
-	t.Run("methods", func(t *testing.T) {
+	t.Run("responses_to_all_methods_equal_direct_ones", func(t *testing.T) {
 		for _, method := range []string{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "PROPFIND"} {
 			env.assertSameAsDirect(t, rawhttp.Request{Method: method, Path: "/api/v1/namespaces/" + env.namespace + "/configmaps/nosuch"})
 		}
 	})
-	t.Run("requests", func(t *testing.T) { testRequestsArriveUnchanged(t, env) })
+	t.Run("requests_arrive_unchanged", func(t *testing.T) { testRequestsArriveUnchanged(t, env) })
 	t.Run("large_bodies", func(t *testing.T) { testLargeBodies(t, env) })
 }
 

@@ -139,7 +139,7 @@ async fn writes_pass_with_their_bodies() -> anyhow::Result<()> {
 }
 
 #[tokio::test]
-async fn trailers_pass() -> anyhow::Result<()> {
+async fn response_trailers_reach_client() -> anyhow::Result<()> {
     let env = TestEnv::start(vec![]).await?;
     let trailers: HeaderMap = [("x-checksum".parse()?, "1".parse()?)].into_iter().collect();
     env.api

@@ -138,7 +138,7 @@ async fn error_of_the_upstream_passes() {
 }
 
 #[tokio::test]
-async fn trailers_pass() {
+async fn trailers_follow_inflated_body() {
     let trailers = HeaderMap::from_iter([(http::header::EXPIRES, "0".parse().unwrap())]);
     let body = inflated(vec![data(&gzip(b"content")), Ok(Frame::trailers(trailers.clone()))]);
     let collected = body.collect().await.unwrap();

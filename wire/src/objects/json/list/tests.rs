@@ -206,7 +206,7 @@ fn cut_list_is_unfinished() {
 }
 
 #[test]
-fn nothing_passes_after_an_error() {
+fn filter_passes_nothing_after_error() {
     let mut filter = JsonListFilter::new(MetadataFields::ALL);
     let mut out = Vec::new();
     let error = filter.push(br#"{"items":[{}"#, &mut out, &mut |_, _| {}).unwrap_err();

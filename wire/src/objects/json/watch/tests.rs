@@ -287,7 +287,7 @@ fn broken_events_are_refused() {
 }
 
 #[test]
-fn nothing_passes_after_an_error() {
+fn filter_passes_nothing_after_error() {
     let mut filter = JsonWatchFilter::new(MetadataFields::ALL);
     let mut out = Vec::new();
     let mut keep = |_: EventType, _: &crate::objects::ObjectMetadata<'_>| EventDecision::Keep;

@@ -464,7 +464,7 @@ fn large_item_is_refused_from_its_length() {
 }
 
 #[test]
-fn nothing_passes_after_an_error() {
+fn filter_passes_nothing_after_error() {
     let body = pod_list(&Message::new().message(2, &object("a", 9)));
     let mut filter = ProtobufListFilter::new(MetadataFields::ALL);
     let mut out = Vec::new();

@@ -374,7 +374,7 @@ fn large_event_is_refused_from_its_length() {
 }
 
 #[test]
-fn nothing_passes_after_an_error() {
+fn filter_passes_nothing_after_error() {
     let mut filter = ProtobufWatchFilter::new(MetadataFields::ALL);
     let mut out = Vec::new();
     let mut keep = |_: EventType, _: &ObjectMetadata<'_>| EventDecision::Keep;
