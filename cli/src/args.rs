@@ -77,11 +77,18 @@ pub(crate) enum Output {
     Json,
 }
 
+// No doc comment: clap would take it for the description of each command that has the flag.
+#[derive(Debug, Clone, Copy, Args)]
+pub(crate) struct OutputFlag {
+    /// Output format.
+    #[arg(long = "output", short = 'o', value_enum, default_value_t, value_name = "FORMAT")]
+    pub(crate) format: Output,
+}
+
 #[derive(Debug, Args)]
 pub(crate) struct DemoArgs {
-    /// Output format.
-    #[arg(long, short, value_enum, default_value_t, value_name = "FORMAT")]
-    pub(crate) output: Output,
+    #[command(flatten)]
+    pub(crate) output: OutputFlag,
 
     /// Run without pauses for readers.
     #[arg(long, conflicts_with = "slow")]
@@ -127,9 +134,8 @@ pub(crate) struct InspectArgs {
     /// The WebAssembly component.
     pub(crate) file: PathBuf,
 
-    /// Output format.
-    #[arg(long, short, value_enum, default_value_t, value_name = "FORMAT")]
-    pub(crate) output: Output,
+    #[command(flatten)]
+    pub(crate) output: OutputFlag,
 }
 
 #[derive(Debug, Args)]
@@ -160,9 +166,8 @@ pub(crate) struct StatusArgs {
     #[arg(long, default_value_t = SocketAddr::from(([127, 0, 0, 1], ports::ADMIN)), value_name = "IP:PORT", value_parser = parse_address)]
     pub(crate) address: SocketAddr,
 
-    /// Output format.
-    #[arg(long, short, value_enum, default_value_t, value_name = "FORMAT")]
-    pub(crate) output: Output,
+    #[command(flatten)]
+    pub(crate) output: OutputFlag,
 }
 
 #[derive(Debug, Args)]
@@ -181,9 +186,8 @@ pub(crate) struct LintArgs {
     #[arg(long)]
     pub(crate) fix: bool,
 
-    /// Output format.
-    #[arg(long, short, value_enum, default_value_t, value_name = "FORMAT")]
-    pub(crate) output: Output,
+    #[command(flatten)]
+    pub(crate) output: OutputFlag,
 
     /// Key of the label with the hash bucket of an object's namespace, as set by the manager's flag of this name.
     #[arg(

@@ -83,7 +83,7 @@ pub(crate) async fn run(args: DemoArgs) -> Result<ExitCode, Error> {
     };
     let directory = tempfile::Builder::new().prefix("ctrlmesh-demo-").tempdir();
     let directory = directory.map_err(Error::file("create", &std::env::temp_dir()))?;
-    let screen = Screen::new(args.output);
+    let screen = Screen::new(args.output.format);
     let (keepers, mut checks) = (TaskTracker::new(), Checks::default());
     let monitor = CpuMonitor::default();
     let probe = monitor.start_probe()?;
@@ -99,14 +99,14 @@ pub(crate) async fn run(args: DemoArgs) -> Result<ExitCode, Error> {
     screen.leave_picture();
     let path = directory.path().to_owned();
     directory.close().map_err(Error::file("remove", &path))?;
-    let is_text = args.output == Output::Text;
+    let is_text = args.output.format == Output::Text;
     if is_text && !checks.as_slice().is_empty() {
         print::painted_line(&format!(
             "\n{}",
             summary::check_table(&checks, screen.paint(), print::terminal_width())
         ));
     }
-    print::painted_line(&result?.result_text(args.output, screen.paint(), print::terminal_width())?);
+    print::painted_line(&result?.result_text(args.output.format, screen.paint(), print::terminal_width())?);
     Ok(match checks.outcome() {
         Outcome::Holds => ExitCode::SUCCESS,
         Outcome::Fails => ExitCode::FAILURE,

@@ -76,7 +76,7 @@ pub(crate) fn run(args: &LintArgs) -> Result<ExitCode, Error> {
             Err(error) => judged.push(LintedObject::without_object(&file.path, None, file_problem(&error))),
         }
     }
-    print_report(&judged, args.fix.then_some(&fixed[..]), args.output)?;
+    print_report(&judged, args.fix.then_some(&fixed[..]), args.output.format)?;
     Ok(if judged.iter().all(LintedObject::is_accepted) {
         ExitCode::SUCCESS
     } else {

@@ -24,7 +24,7 @@ pub(crate) async fn run(args: StatusArgs) -> Result<ExitCode, Error> {
     let response = admin.get(PATH).await?;
     let status: Status = serde_json::from_str(&response)
         .map_err(|_| admin.request_error(PATH, "the response is not the status of a sidecar"))?;
-    match args.output {
+    match args.output.format {
         Output::Json => print::line(response.trim()),
         Output::Text => print::line(&status_text(&status, print::terminal_width())),
     }

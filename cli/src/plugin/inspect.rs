@@ -35,7 +35,7 @@ struct Inspection {
 pub(crate) fn run(args: &InspectArgs) -> Result<ExitCode, Error> {
     let wasm = read_wasm(&args.file)?;
     let inspection = inspect_wasm(&wasm);
-    match args.output {
+    match args.output.format {
         Output::Json => print::line(&serde_json::to_string_pretty(&inspection)?),
         Output::Text => print::line(&inspection_text(&inspection)),
     }
