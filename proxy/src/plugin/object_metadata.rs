@@ -61,7 +61,7 @@ impl ObjectQuestion {
         }
     }
 
-    /// The metadata of an object that the plugin has asked for.
+    /// The metadata of an object, with the annotations that the plugin has asked for.
     #[must_use]
     pub fn metadata_of(&self, object: &ObjectMetadata<'_>) -> PluginObjectMetadata {
         let annotations = self.annotations();

@@ -533,8 +533,8 @@ impl EventDecider {
         }
     }
 
-    /// Decides about the event of an object that does not match; `None` if the client gets nothing. The client must not see the object's current
-    /// state.
+    /// Decides about the event of an object that does not match; `None` if the client gets nothing. The client must not see the
+    /// object's current state.
     fn show_unmatched(&mut self, event_type: EventType, object: &ObjectMetadata<'_>) -> Option<EventDecision> {
         if !self.kept.may_ever_contain(object) {
             return None;

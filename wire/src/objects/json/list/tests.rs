@@ -1,4 +1,4 @@
-//! JSON lists and tables keep their bytes except for dropped objects, and unreadable ones are refused.
+//! JSON lists and tables keep their bytes except for dropped objects and wrong counts, and unreadable ones are refused.
 
 use proptest::prelude::*;
 use serde_json::value::RawValue;
