@@ -50,7 +50,10 @@ impl ObjectsText {
         let controller = object.controller.as_ref();
         let controller = controller.map(|controller| format!("{}/{}", controller.kind, controller.name));
         self.names.as_ref().is_none_or(is_in)
-            && self.labels.iter().all(|(key, value)| object.label(key) == Some(value.as_str()))
+            && self
+                .labels
+                .iter()
+                .all(|(key, value)| object.label(key) == Some(value.as_str()))
             && self
                 .annotations
                 .iter()
