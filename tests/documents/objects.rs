@@ -1,5 +1,7 @@
-//! The objects in docs, plugin READMEs and the README are valid for the manager.
+//! The objects in docs, plugin READMEs and the README are valid for the manager, and a sidecar that users add by hand is like an
+//! injected one.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::PathBuf;
 
@@ -58,5 +60,80 @@ fn objects_in_documents_are_valid() {
     }
     for kind in ["ShardingConfig", "CircuitBreaker", "FaultInjection"] {
         assert!(kinds.iter().any(|known| known == kind), "no {kind} is shown: {kinds:?}");
+    }
+}
+
+/// The pod that injection makes of a Deployment's pod, as the tests of injection have it.
+const INJECTED_POD: &str = "manager/inject/src/testdata/01-deployment.after.yaml";
+
+fn parse_yaml(text: &str) -> Value {
+    serde_saphyr::from_str(text).unwrap()
+}
+
+fn named<'a>(list: &'a Value, name: &str) -> &'a Value {
+    let mut items = list.as_array().unwrap().iter();
+    let item = items.find(|item| item["name"] == name);
+    item.unwrap_or_else(|| panic!("no {name} in {list}"))
+}
+
+/// Arguments of a sidecar, and its variables as the arguments that they stand for. The key differs in each cluster, and the log's
+/// settings have defaults.
+fn sidecar_settings(container: &Value) -> BTreeSet<String> {
+    let arguments = container["args"].as_array().unwrap().iter();
+    let arguments = arguments.map(|argument| argument.as_str().unwrap().to_owned());
+    let variables = container["env"].as_array().unwrap().iter().filter_map(|variable| {
+        let name = variable["name"].as_str()?.strip_prefix("CTRLMESH_")?;
+        let flag = name.to_lowercase().replace('_', "-");
+        Some(format!("--{flag}={}", variable["value"].as_str()?))
+    });
+    let mut settings: BTreeSet<String> = arguments.chain(variables).collect();
+    settings.retain(|setting| !setting.starts_with("--public-key=") && !setting.starts_with("--log"));
+    settings
+}
+
+#[test]
+fn sidecar_added_by_hand_is_like_an_injected_one() {
+    let root = repository_root();
+    let page = fs::read_to_string(root.join("docs/manager.md")).unwrap();
+    let block = yaml_blocks(&page)
+        .into_iter()
+        .find(|block| block.contains("initContainers:"));
+    let by_hand = parse_yaml(&block.unwrap())["spec"]["template"].take();
+    let injected = parse_yaml(&fs::read_to_string(root.join(INJECTED_POD)).unwrap());
+
+    let annotation = |pod: &Value, name: &str| {
+        let key = format!("ctrlmesh.kusionstack.io/{name}");
+        parse_yaml(pod["metadata"]["annotations"][key].as_str().unwrap())
+    };
+    for name in ["injected", "kubeconfig"] {
+        assert_eq!(annotation(&by_hand, name), annotation(&injected, name), "{name}");
+    }
+    let is_watched = |pod: &Value| pod["metadata"]["labels"]["ctrlmesh.kusionstack.io/watching"] == "true";
+    assert!(is_watched(&by_hand) && is_watched(&injected));
+    let sidecars = [&by_hand, &injected].map(|pod| &pod["spec"]["initContainers"][0]);
+    assert_eq!(sidecar_settings(sidecars[0]), sidecar_settings(sidecars[1]));
+    for field in [
+        "name",
+        "restartPolicy",
+        "lifecycle",
+        "readinessProbe",
+        "livenessProbe",
+        "securityContext",
+    ] {
+        assert_eq!(sidecars[0][field], sidecars[1][field], "{field}");
+    }
+    let controllers = [&by_hand, &injected].map(|pod| &pod["spec"]["containers"][0]);
+    let variables = controllers.map(|controller| named(&controller["env"], "KUBECONFIG"));
+    assert_eq!(variables[0], variables[1]);
+    for (container, volume) in [
+        (sidecars, "ctrlmesh-chain"),
+        (sidecars, "ctrlmesh-podinfo"),
+        (sidecars, "ctrlmesh-data"),
+        (controllers, "fake-kubeconfig"),
+    ] {
+        let mounts = container.map(|container| named(&container["volumeMounts"], volume));
+        assert_eq!(mounts[0], mounts[1], "{volume}");
+        let volumes = [&by_hand, &injected].map(|pod| named(&pod["spec"]["volumes"], volume));
+        assert_eq!(volumes[0], volumes[1], "{volume}");
     }
 }
