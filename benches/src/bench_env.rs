@@ -101,8 +101,8 @@ impl BenchEnv {
             let text = "haproxy is left out: there is no `haproxy` on the PATH.";
             note_unless(haproxy::is_installed(), text);
         }
-        let is_wanted = self.scale.all || programs.envoy.is_some() || programs.envoy_filter.is_some();
-        if is_wanted {
+        let needs_envoy_note = self.scale.all || programs.envoy.is_some() || programs.envoy_filter.is_some();
+        if needs_envoy_note {
             let text = "Envoy is left out: there is no `envoy` on the PATH, and --envoy names none that starts.";
             note_unless(self.envoy.is_some(), text);
             let text = "Envoy with a Wasm filter is left out: there is no --envoy-filter.";

@@ -225,11 +225,11 @@ impl Round {
 struct Rounds(Vec<Round>);
 
 impl Rounds {
-    /// Whether another round is needed: too few are steady, and not yet half as many again as wanted were tried.
-    fn are_missing(&self, wanted: u32) -> bool {
-        let wanted = wanted as usize;
+    /// Whether another round is needed: too few are steady, and not yet half as many again as desired were tried.
+    fn are_missing(&self, desired: u32) -> bool {
+        let desired = desired as usize;
         let steady = self.0.iter().filter(|round| round.is_steady()).count();
-        steady < wanted && self.0.len() < wanted + wanted.div_ceil(2)
+        steady < desired && self.0.len() < desired + desired.div_ceil(2)
     }
 
     /// The steady rounds; all if none is.
@@ -374,7 +374,7 @@ mod tests {
         );
         assert!(rounds.are_missing(2));
         rounds.0.push(round(0.06, &[(BARE, 1.0)]));
-        assert!(!rounds.are_missing(2), "half as many again as wanted are enough");
+        assert!(!rounds.are_missing(2), "half as many again as desired are enough");
     }
 
     #[test]

@@ -186,20 +186,20 @@ async fn run_measurements(cli: &Cli) -> anyhow::Result<()> {
         None => default_output_directory()?,
     };
     let env = BenchEnv::start(&cli.programs, cli.scale.clone()).context("the processes can't be started")?;
-    let result = measure_wanted(cli, &env).await;
+    let result = measure_selected(cli, &env).await;
     // The measurements so far are kept, even if a later part failed.
     env.report.print_budgets();
     env.report.write_files(&output)?;
     result
 }
 
-async fn measure_wanted(cli: &Cli, env: &BenchEnv) -> anyhow::Result<()> {
+async fn measure_selected(cli: &Cli, env: &BenchEnv) -> anyhow::Result<()> {
     for &measurement in Measurement::value_variants() {
-        let is_wanted = match cli.only.as_slice() {
+        let is_selected = match cli.only.as_slice() {
             [] => measurement.is_default(cli.scale.all),
             only => only.contains(&measurement),
         };
-        if is_wanted {
+        if is_selected {
             let result = measure(cli, env, measurement).await;
             result.with_context(|| format!("measuring {measurement:?}"))?;
         }

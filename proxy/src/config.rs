@@ -286,15 +286,15 @@ impl Settings {
     /// Pairs of settings that ask for one port.
     fn port_conflicts(&self) -> Vec<String> {
         let api = self.api_address.iter();
-        let mut wanted: Vec<(&str, SocketAddr)> = api
+        let mut desired: Vec<(&str, SocketAddr)> = api
             .map(|address| ("--api-address (CTRLMESH_API_ADDRESS)", *address))
             .collect();
-        wanted.push(("--admin-address (CTRLMESH_ADMIN_ADDRESS)", self.admin_address));
+        desired.push(("--admin-address (CTRLMESH_ADMIN_ADDRESS)", self.admin_address));
         let external = self.external.external_address;
-        wanted.extend(external.map(|address| ("--external-address (CTRLMESH_EXTERNAL_ADDRESS)", address)));
+        desired.extend(external.map(|address| ("--external-address (CTRLMESH_EXTERNAL_ADDRESS)", address)));
         let mut conflicts = Vec::new();
-        for (at, (setting, address)) in wanted.iter().enumerate() {
-            for (other_setting, other) in wanted.iter().skip(at + 1) {
+        for (at, (setting, address)) in desired.iter().enumerate() {
+            for (other_setting, other) in desired.iter().skip(at + 1) {
                 if is_one_port(*address, *other) {
                     conflicts.push(format!(
                         "{setting}: {address} has the same port as {other} of {other_setting}; choose another for one"

@@ -78,11 +78,11 @@ fn conflicting_fields(
     owners: &[Ownership],
     manager: &FieldManager,
 ) -> Vec<(FieldManager, Path)> {
-    let (now, wanted) = (leaf_fields(live), leaf_fields(config));
+    let (now, desired) = (leaf_fields(live), leaf_fields(config));
     let mut found = Vec::new();
     for owner in owners.iter().filter(|owner| owner.manager != *manager) {
         for theirs in &owner.fields {
-            let conflicts = wanted.iter().any(|(ours, value)| {
+            let conflicts = desired.iter().any(|(ours, value)| {
                 let related = ours.starts_with(theirs) || theirs.starts_with(ours);
                 related && now.get(ours) != Some(value) && !is_parent_of_map(theirs, ours, &now)
             });
@@ -157,25 +157,25 @@ fn remove_field(value: &mut Value, path: &[String]) {
 /// Merges `config` into `value`: maps merge, shared metadata lists merge by element, everything else is replaced.
 fn merge_value(value: &mut Value, config: &Value, field: &str) {
     match (value, config) {
-        (Value::Object(fields), Value::Object(wanted)) => {
-            for (field, wanted) in wanted {
-                merge_value(fields.entry(field.clone()).or_insert(Value::Null), wanted, field);
+        (Value::Object(fields), Value::Object(desired)) => {
+            for (field, desired) in desired {
+                merge_value(fields.entry(field.clone()).or_insert(Value::Null), desired, field);
             }
         }
-        (value @ (Value::Null | Value::Array(_)), Value::Array(wanted)) if is_shared_list(field, value, wanted) => {
+        (value @ (Value::Null | Value::Array(_)), Value::Array(desired)) if is_shared_list(field, value, desired) => {
             if value.is_null() {
                 *value = Value::Array(Vec::new());
             }
             let Value::Array(items) = value else { return };
-            for wanted in wanted {
-                let key = element_key(field, wanted);
+            for desired in desired {
+                let key = element_key(field, desired);
                 match items.iter_mut().find(|item| element_key(field, item) == key) {
-                    Some(item) => item.clone_from(wanted),
-                    None => items.push(wanted.clone()),
+                    Some(item) => item.clone_from(desired),
+                    None => items.push(desired.clone()),
                 }
             }
         }
-        (value, Value::Object(wanted)) if !wanted.is_empty() => {
+        (value, Value::Object(desired)) if !desired.is_empty() => {
             *value = Value::Object(Map::new());
             merge_value(value, config, field);
         }
@@ -185,11 +185,11 @@ fn merge_value(value: &mut Value, config: &Value, field: &str) {
 
 /// A list named `finalizers` elsewhere than in metadata (a namespace's `spec.finalizers`) merges by element too:
 /// strings there, so the same rule does no harm.
-fn is_shared_list(field: &str, value: &Value, wanted: &[Value]) -> bool {
+fn is_shared_list(field: &str, value: &Value, desired: &[Value]) -> bool {
     let strings = |items: &[Value]| items.iter().all(Value::is_string);
     match field {
-        "finalizers" => strings(wanted) && value.as_array().is_none_or(|items| strings(items)),
-        "ownerReferences" => wanted.iter().all(|reference| reference.get("uid").is_some()),
+        "finalizers" => strings(desired) && value.as_array().is_none_or(|items| strings(items)),
+        "ownerReferences" => desired.iter().all(|reference| reference.get("uid").is_some()),
         _ => false,
     }
 }

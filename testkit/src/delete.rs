@@ -113,14 +113,18 @@ pub(crate) fn delete_object(store: &Store, target: &Target, options: &DeleteOpti
 
 fn check_preconditions(target: &Target, existing: &Object, options: &DeleteOptions) -> Result<(), Refusal> {
     let uid = metadata_text(&existing.value, "uid");
-    if let Some(wanted) = options.uid.as_deref().filter(|wanted| *wanted != uid) {
-        let why = format!("Precondition failed: UID in precondition: {wanted}, UID in object meta: {uid}");
+    if let Some(expected) = options.uid.as_deref().filter(|expected| *expected != uid) {
+        let why = format!("Precondition failed: UID in precondition: {expected}, UID in object meta: {uid}");
         return Err(Refusal::conflict(&target.resource, &target.name, &why));
     }
     let version = existing.resource_version.to_string();
-    if let Some(wanted) = options.resource_version.as_deref().filter(|wanted| *wanted != version) {
+    if let Some(expected) = options
+        .resource_version
+        .as_deref()
+        .filter(|expected| *expected != version)
+    {
         let why = format!(
-            "Precondition failed: ResourceVersion in precondition: {wanted}, ResourceVersion in object meta: {version}"
+            "Precondition failed: ResourceVersion in precondition: {expected}, ResourceVersion in object meta: {version}"
         );
         return Err(Refusal::conflict(&target.resource, &target.name, &why));
     }

@@ -140,7 +140,7 @@ impl Rule {
     }
 
     fn matches(&self, facts: &Facts<'_>) -> bool {
-        let is = |wanted: &Option<String>, found: &str| wanted.as_deref().is_none_or(|wanted| wanted == found);
+        let is = |expected: &Option<String>, found: &str| expected.as_deref().is_none_or(|expected| expected == found);
         is(&self.verb, facts.verb)
             && is(&self.resource, facts.resource)
             && is(&self.namespace, facts.namespace)

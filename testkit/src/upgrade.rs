@@ -26,7 +26,7 @@ pub(crate) fn is_tunnel(subresource: &str) -> bool {
 }
 
 /// The protocol in the `Upgrade` header.
-fn wanted_protocol(parts: &request::Parts) -> Option<HeaderValue> {
+fn requested_protocol(parts: &request::Parts) -> Option<HeaderValue> {
     let connection = parts
         .headers
         .get_all(CONNECTION)
@@ -43,12 +43,12 @@ fn wanted_protocol(parts: &request::Parts) -> Option<HeaderValue> {
 
 /// Whether the request asks for WebSocket.
 pub(crate) fn is_websocket(parts: &request::Parts) -> bool {
-    wanted_protocol(parts).is_some_and(|protocol| protocol.as_bytes().eq_ignore_ascii_case(b"websocket"))
+    requested_protocol(parts).is_some_and(|protocol| protocol.as_bytes().eq_ignore_ascii_case(b"websocket"))
 }
 
 /// Answers 101 and echoes until one side ends.
 pub(crate) fn serve_echo(parts: &mut request::Parts, tunnels: &Tunnels) -> Result<Response<ResponseBody>, Refusal> {
-    let protocol = wanted_protocol(parts).ok_or_else(|| Refusal::bad_request("Upgrade request required"))?;
+    let protocol = requested_protocol(parts).ok_or_else(|| Refusal::bad_request("Upgrade request required"))?;
     let upgraded = parts
         .extensions
         .remove::<OnUpgrade>()

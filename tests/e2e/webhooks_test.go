@@ -257,12 +257,12 @@ func testLabelsAtAdmission(t *testing.T, m *mesh) {
 	madeMap := must(m.client.CoreV1().ConfigMaps(name).Create(t.Context(), configMap, meta.CreateOptions{}))(t)
 	pod := &core.Pod{ObjectMeta: meta.ObjectMeta{Name: "e2e"}, Spec: core.PodSpec{Containers: []core.Container{{Name: "e2e", Image: "e2e"}}}}
 	madePod := must(m.client.CoreV1().Pods(name).Create(t.Context(), pod, meta.CreateOptions{}))(t)
-	wanted := want(name)
-	if !maps.Equal(madePod.Labels, wanted) {
+	expected := want(name)
+	if !maps.Equal(madePod.Labels, expected) {
 		t.Errorf("the pod's labels are %v", madePod.Labels)
 	}
-	wanted["app"] = "e2e"
-	if !maps.Equal(madeMap.Labels, wanted) {
+	expected["app"] = "e2e"
+	if !maps.Equal(madeMap.Labels, expected) {
 		t.Errorf("the ConfigMap's labels are %v", madeMap.Labels)
 	}
 	hidden := &core.ConfigMap{ObjectMeta: meta.ObjectMeta{GenerateName: "e2e-"}}

@@ -38,8 +38,8 @@ impl Guide {
 
     /// The blocks of a step in one language, in order.
     pub(crate) fn blocks(&self, step: u32, language: &str) -> Vec<&Block> {
-        let wanted = |block: &&Block| block.step == step && block.language == language;
-        self.0.iter().filter(wanted).collect()
+        let is_requested = |block: &&Block| block.step == step && block.language == language;
+        self.0.iter().filter(is_requested).collect()
     }
 }
 

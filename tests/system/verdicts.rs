@@ -292,7 +292,7 @@ async fn rule_for_user_agents_leaves_others_alone() -> anyhow::Result<()> {
     .await?;
     let calls = r#"ctrlmesh_plugin_calls_total{entry="scripted/test",phase="request"}"#;
     let mut called = 0.0;
-    for (agent, names, wanted) in [
+    for (agent, names, is_called) in [
         ("manager/v1 (linux/amd64)", ["a0", "a1"].as_slice(), true),
         ("kubectl/v1", &["a0", "a1", "b0", "b1"], false),
         ("the manager/v1", &["a0", "a1", "b0", "b1"], false),
@@ -307,7 +307,7 @@ async fn rule_for_user_agents_leaves_others_alone() -> anyhow::Result<()> {
             (200, names.iter().map(ToString::to_string).collect()),
             "{agent}"
         );
-        called += f64::from(u8::from(wanted));
+        called += f64::from(u8::from(is_called));
         assert_eq!(env.sidecar.metric_value(calls).await?, called, "{agent}");
     }
     Ok(())

@@ -98,15 +98,15 @@ impl Sidecar {
         Ok(reuses.map(|reuse| reuse.reused).sum())
     }
 
-    /// Polls the admin port until it answers 200 with the wanted content.
-    async fn wait_until(&self, path: &str, wanted: impl Fn(&str) -> bool) -> anyhow::Result<()> {
+    /// Polls the admin port until it answers 200 with the expected content.
+    async fn wait_until(&self, path: &str, is_expected: impl Fn(&str) -> bool) -> anyhow::Result<()> {
         let deadline = Instant::now() + PATIENCE;
         let mut poll = tokio::time::interval(self.poll);
         loop {
             poll.tick().await;
             let response = self.get_admin(path).await?;
             let (head, body) = response.split_once("\r\n\r\n").unwrap_or((&response, ""));
-            if head.starts_with("HTTP/1.1 200") && wanted(body) {
+            if head.starts_with("HTTP/1.1 200") && is_expected(body) {
                 return Ok(());
             }
             if Instant::now() > deadline {

@@ -32,13 +32,13 @@ fn own_count(line: &str) -> Option<(&str, &str, u64)> {
     Some((entry, name, value.parse().ok()?))
 }
 
-/// The sum of all series of counter `name` whose labels (the text between the braces) `wanted` accepts.
-pub(crate) fn sum_counter(text: &str, name: &str, wanted: impl Fn(&str) -> bool) -> u64 {
+/// The sum of all series of counter `name` whose labels (the text between the braces) `is_counted` accepts.
+pub(crate) fn sum_counter(text: &str, name: &str, is_counted: impl Fn(&str) -> bool) -> u64 {
     let values = text.lines().filter_map(|line| {
         let (series, value) = line.rsplit_once(' ')?;
         let (metric, labels) = series.split_once('{').unwrap_or((series, "}"));
         let labels = labels.strip_suffix('}')?;
-        (metric == name && wanted(labels)).then(|| value.parse::<u64>().ok())?
+        (metric == name && is_counted(labels)).then(|| value.parse::<u64>().ok())?
     });
     values.sum()
 }

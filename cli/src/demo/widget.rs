@@ -144,9 +144,9 @@ mod tests {
     #[test]
     fn kinds_to_label_lists_widgets() {
         let data = serde_json::from_value(kinds_to_label("ctrlmesh")["data"].clone()).unwrap();
-        let wanted = SelectedKinds::read(&data).unwrap();
+        let desired = SelectedKinds::read(&data).unwrap();
         assert_eq!(
-            wanted.group_versions().collect::<Vec<_>>(),
+            desired.group_versions().collect::<Vec<_>>(),
             [format!("{GROUP}/{VERSION}")]
         );
     }

@@ -167,16 +167,19 @@ pub(super) fn is_service(variable: &Value, known: &ClusterInfo) -> bool {
 
 /// Sets the annotation's variables in the pod's containers.
 pub(super) fn inject_variables(draft: &mut Draft, request: &InjectionRequest) -> Result<(), Refusal> {
-    let mut wanted: BTreeMap<&str, Vec<Value>> = BTreeMap::new();
+    let mut desired: BTreeMap<&str, Vec<Value>> = BTreeMap::new();
     for inject in request.env_inject.iter().filter(|inject| inject.name != pod::SIDECAR) {
-        wanted.entry(&inject.name).or_default().extend(listed_variables(inject));
+        desired
+            .entry(&inject.name)
+            .or_default()
+            .extend(listed_variables(inject));
     }
     for container in draft.init_containers.iter_mut().chain(&mut draft.containers) {
-        for variable in wanted.remove(container.name()).into_iter().flatten() {
+        for variable in desired.remove(container.name()).into_iter().flatten() {
             container.set_variable(variable);
         }
     }
-    match wanted.keys().next() {
+    match desired.keys().next() {
         Some(name) => {
             let problem = format!("the pod has no container {name}");
             Err(Refusal::key(annotations::ENV_INJECT, problem))

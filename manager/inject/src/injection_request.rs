@@ -111,7 +111,7 @@ impl InjectionRequest {
     /// more.
     pub(super) fn resources(&self, settings: &Settings) -> Value {
         match &self.resources {
-            Some(wanted) => wanted.clone(),
+            Some(requested) => requested.clone(),
             None if self.has_pod_level_resources => json!({}),
             None => settings.resources.clone(),
         }

@@ -151,7 +151,7 @@ pub struct Plan {
 #[derive(Clone, Copy, Debug)]
 pub struct Goal<'a> {
     /// The entries of that chain.
-    pub wanted: &'a [Entry],
+    pub desired: &'a [Entry],
     /// Entries of shards whose pods see no change while they run.
     pub restarts: &'a BTreeSet<String>,
     /// Entries whose ShardingConfigs wait for their deletion.
@@ -163,12 +163,12 @@ pub struct Goal<'a> {
 #[must_use]
 pub fn plan(last: &[Entry], claims: &Claims, goal: Goal<'_>, fleet: &impl FleetState) -> Plan {
     let last = &teardown::with_locks(last, &claims.teardowns);
-    let (wanted, mut restarts) = restart_policy::without_kept_views(goal.wanted, goal.restarts);
-    let wanted = teardown::without_renamed(last, wanted);
-    let teardowns = teardown::next_teardowns(last, &claims.teardowns, &wanted, goal.deleted, fleet);
-    restarts.retain(|name| wanted.iter().any(|entry| entry.name == *name));
-    let wanted = teardown::with_torn_down(last, &wanted, &teardowns);
-    let all = restart_policy::with_kept(last, &wanted, &restarts, fleet);
+    let (desired, mut restarts) = restart_policy::without_kept_views(goal.desired, goal.restarts);
+    let desired = teardown::without_renamed(last, desired);
+    let teardowns = teardown::next_teardowns(last, &claims.teardowns, &desired, goal.deleted, fleet);
+    restarts.retain(|name| desired.iter().any(|entry| entry.name == *name));
+    let desired = teardown::with_torn_down(last, &desired, &teardowns);
+    let all = restart_policy::with_kept(last, &desired, &restarts, fleet);
     let all = pods::with_leavers(last, &all, fleet);
     let before: BTreeMap<&str, Shard> = last.iter().filter_map(Shard::of).collect();
     let after: BTreeMap<&str, Shard> = all.iter().filter_map(Shard::of).collect();
@@ -198,7 +198,7 @@ pub fn plan(last: &[Entry], claims: &Claims, goal: Goal<'_>, fleet: &impl FleetS
         };
         plan.entries.push(next);
     }
-    restart_policy::plan_holds(&mut plan, last, &wanted, &restarts, fleet);
+    restart_policy::plan_holds(&mut plan, last, &desired, &restarts, fleet);
     plan.evict
         .extend(teardown::evictions(last, &teardowns, goal.restarts, fleet));
     drop_consistent_reads(&mut plan, last, &restarts, fleet);

@@ -156,7 +156,7 @@ fn plan_hand_over(
     }
     let default = observation.settings.settle;
     let goal = Goal {
-        wanted: &desired,
+        desired: &desired,
         restarts: &restarts,
         deleted: &resources.deleted_entries(),
         settle: SettleTimes {
@@ -373,7 +373,7 @@ mod tests {
             states: &PodStates::default(),
         };
         let last = vec![shard("left", &["b"]), shard("right", &["c"])];
-        let wanted = || vec![shard("left", &["b"]), shard("right", &["b", "c"])];
+        let desired = || vec![shard("left", &["b"]), shard("right", &["b", "c"])];
         let begun = Instant::now();
         let none = BTreeSet::new();
         let shown = |entries| Shown {
@@ -383,7 +383,7 @@ mod tests {
             of_roots: &none,
         };
         let of = |before: &OverlapsSince, later: Duration| {
-            OverlapGrace::hold_back(shown(&last), wanted(), pods, before, begun + later)
+            OverlapGrace::hold_back(shown(&last), desired(), pods, before, begun + later)
         };
         let (grace, held) = of(&OverlapsSince::new(), Duration::ZERO);
         assert_eq!(held, last);
@@ -395,11 +395,11 @@ mod tests {
         let (grace, held) = of(&grace.since, OVERLAP_GRACE - Duration::from_millis(1));
         assert_eq!(held, last, "the time does not begin anew");
         let (grace, held) = of(&grace.since, OVERLAP_GRACE);
-        assert_eq!(held, wanted());
+        assert_eq!(held, desired());
         assert_eq!(grace.next_check_in(), None);
         // The chain may be withheld for another reason: the overlap is not held back once more when that is over.
-        assert_eq!(of(&grace.since, OVERLAP_GRACE * 2).1, wanted());
-        let (grace, _) = OverlapGrace::hold_back(shown(&wanted()), wanted(), pods, &grace.since, begun);
+        assert_eq!(of(&grace.since, OVERLAP_GRACE * 2).1, desired());
+        let (grace, _) = OverlapGrace::hold_back(shown(&desired()), desired(), pods, &grace.since, begun);
         assert!(grace.since.is_empty());
     }
 

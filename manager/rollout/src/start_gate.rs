@@ -92,10 +92,10 @@ impl<'a> StartedShards<'a> {
     }
 
     /// The shards that have started by the chain, by claims, and by reports of sidecars.
-    fn in_namespace(chain: &'a Chain, claims: &'a Claims, wanted: &'a [Entry], pods: &'a Pods<'_>) -> Self {
+    fn in_namespace(chain: &'a Chain, claims: &'a Claims, desired: &'a [Entry], pods: &'a Pods<'_>) -> Self {
         let mut started = Self::in_chain(&chain.entries);
         started.locks.extend(claims.locks(pods));
-        for entry in wanted.iter().filter(|entry| is_of_shard(&entry.name)) {
+        for entry in desired.iter().filter(|entry| is_of_shard(&entry.name)) {
             let last = chain.entries.iter().find(|last| last.name == entry.name);
             if last.is_some_and(|last| continues_started(last, entry)) || is_reported(entry, last, chain, *pods) {
                 started.add(entry);

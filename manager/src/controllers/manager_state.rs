@@ -204,12 +204,12 @@ impl StateWriter {
         };
         let args = &self.context.args;
         let pods = self.pods.state();
-        let wanted = ManagerStateStatus {
+        let desired = ManagerStateStatus {
             namespace: args.namespace.clone(),
             endpoints: manager_endpoints(pods.iter().map(AsRef::as_ref), selector.as_ref(), &args.pod_name),
             ..ManagerStateStatus::default()
         };
-        if state.as_ref().is_some_and(|state| is_as_wanted(state, &wanted)) {
+        if state.as_ref().is_some_and(|state| is_as_desired(state, &desired)) {
             return Ok(false);
         }
         if state.is_none() {
@@ -217,8 +217,8 @@ impl StateWriter {
         }
         // Lists are replaced as a whole, because KusionStack's manager may have left endpoints that are gone.
         let status = json!({
-            "namespace": wanted.namespace,
-            "endpoints": wanted.endpoints,
+            "namespace": desired.namespace,
+            "endpoints": desired.endpoints,
             "ports": null,
             "updateTimestamp": timestamp_now(),
         });
@@ -256,12 +256,12 @@ async fn create_manager_state(context: &Context) -> Result<(), kube::Error> {
 }
 
 /// Whether a write would change nothing but the time.
-fn is_as_wanted(state: &DynamicObject, wanted: &ManagerStateStatus) -> bool {
+fn is_as_desired(state: &DynamicObject, desired: &ManagerStateStatus) -> bool {
     let status = state.data.get("status").cloned().unwrap_or_default();
     serde_json::from_value::<ManagerStateStatus>(status).is_ok_and(|status| {
         let mut status = status;
         status.update_timestamp = None;
-        status == *wanted
+        status == *desired
     })
 }
 

@@ -115,14 +115,14 @@ impl Rule {
         if likely.iter().any(is_possible) {
             return None;
         }
-        let wanted = likely
+        let applicable = likely
             .iter()
             .filter_map(|choice| choice.suits.applicable_verbs())
             .flatten();
-        let wanted: Vec<&str> = wanted.map(|verb| verb_name(*verb)).collect();
+        let applicable: Vec<&str> = applicable.map(|verb| verb_name(*verb)).collect();
         Some(format!(
             "the fault is for requests with the verb {}, and match has none of these; add one (a create has no name to match)",
-            wanted.join(", ")
+            applicable.join(", ")
         ))
     }
 

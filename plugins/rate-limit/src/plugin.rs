@@ -69,18 +69,18 @@ impl Plugin for RateLimit {
 
 impl<'a> ClaimSet<'a> {
     fn for_request(matching: &[&'a Limiter], req: &dyn Request, share: Share) -> Self {
-        let mut wanted = Self::default();
+        let mut requested = Self::default();
         for limiter in matching {
             if let Some(ask) = limiter.token_request(req, share) {
-                wanted.asks.push(ask);
-                wanted.askers.push(limiter);
+                requested.asks.push(ask);
+                requested.askers.push(limiter);
             }
             if let Some(place) = limiter.in_flight_place(req, share) {
-                wanted.places.push(place);
-                wanted.placers.push(limiter);
+                requested.places.push(place);
+                requested.placers.push(limiter);
             }
         }
-        wanted
+        requested
     }
 
     fn verdict_for(&self, matching: &[&Limiter], admission: &Admission, host: &dyn Host) -> RequestVerdict {

@@ -61,12 +61,12 @@ impl Descriptors {
             + DESCRIPTORS_PER_WORKER * usize::from(settings.workers)
             + admin::MAX_CONNECTIONS
             + lookups;
-        let wanted = usize::try_from(settings.max_connections).unwrap_or(usize::MAX);
-        let share = self.divide_among(1 + usize::from(is_external), others, wanted);
-        if share.connections < wanted {
+        let desired = usize::try_from(settings.max_connections).unwrap_or(usize::MAX);
+        let share = self.divide_among(1 + usize::from(is_external), others, desired);
+        if share.connections < desired {
             tracing::warn!(
                 limit = self.0,
-                max_connections = wanted,
+                max_connections = desired,
                 connections = share.connections,
                 "--max-connections (CTRLMESH_MAX_CONNECTIONS) is lowered to what the limit of file descriptors allows; raise RLIMIT_NOFILE if clients need more"
             );
@@ -74,9 +74,9 @@ impl Descriptors {
         share
     }
 
-    fn divide_among(self, ports: usize, others: usize, wanted: usize) -> Share {
+    fn divide_among(self, ports: usize, others: usize, desired: usize) -> Share {
         let of_port = self.0.saturating_sub(others) / ports;
-        let connections = wanted.min((of_port / 2).max(MIN_CONNECTIONS));
+        let connections = desired.min((of_port / 2).max(MIN_CONNECTIONS));
         Share {
             connections,
             sockets: of_port.saturating_sub(connections).max(MIN_CONNECTIONS),
@@ -91,8 +91,8 @@ mod tests {
     #[test]
     fn connections_to_clients_and_servers_fit_into_descriptors() {
         for (limit, ports, connections) in [(1024, 1, 412), (1024, 2, 206), (65_536, 2, 4096), (256, 1, 28)] {
-            let (others, wanted) = (200, 4096);
-            let share = Descriptors(limit).divide_among(ports, others, wanted);
+            let (others, desired) = (200, 4096);
+            let share = Descriptors(limit).divide_among(ports, others, desired);
             assert_eq!(share.connections, connections, "{limit} for {ports}");
             assert!(share.sockets >= share.connections);
             assert!(

@@ -64,8 +64,8 @@ impl Bound {
     pub(super) fn new(settings: &Settings) -> Result<(Self, Addresses), Error> {
         let (api, api_addresses) = bind_all(&settings.api_address)?;
         let (admin, admin_address) = bind_port("--admin-address (CTRLMESH_ADMIN_ADDRESS)", settings.admin_address)?;
-        let wanted = settings.external.external_address;
-        let (external, external_address) = wanted.map(|address| bind_port(EXTERNAL, address)).transpose()?.unzip();
+        let desired = settings.external.external_address;
+        let (external, external_address) = desired.map(|address| bind_port(EXTERNAL, address)).transpose()?.unzip();
         let addresses = Addresses {
             api: api_addresses,
             admin: admin_address,
@@ -97,20 +97,20 @@ impl Bound {
 const API: &str = "--api-address (CTRLMESH_API_ADDRESS)";
 const EXTERNAL: &str = "--external-address (CTRLMESH_EXTERNAL_ADDRESS)";
 
-fn bind_port(setting: &'static str, wanted: SocketAddr) -> Result<(TcpListener, SocketAddr), Error> {
-    let listener = accept::bind_listener(setting, wanted)?;
+fn bind_port(setting: &'static str, desired: SocketAddr) -> Result<(TcpListener, SocketAddr), Error> {
+    let listener = accept::bind_listener(setting, desired)?;
     let address = listener.local_addr().map_err(|source| Error::Bind {
         setting,
-        address: wanted,
+        address: desired,
         source,
     })?;
     Ok((listener, address))
 }
 
 /// Binds all addresses. A network without IPv6 has no `[::1]`: addresses that do not exist are skipped, except the first.
-fn bind_all(wanted: &[SocketAddr]) -> Result<(Vec<TcpListener>, Vec<SocketAddr>), Error> {
+fn bind_all(desired: &[SocketAddr]) -> Result<(Vec<TcpListener>, Vec<SocketAddr>), Error> {
     let mut bound: (Vec<TcpListener>, Vec<SocketAddr>) = (Vec::new(), Vec::new());
-    for address in wanted {
+    for address in desired {
         match bind_port(API, *address) {
             Ok(more) => bound.extend([more]),
             Err(Error::Bind { source, .. }) if !bound.0.is_empty() && is_not_there(&source) => {
@@ -148,9 +148,9 @@ fn port_of_listener(
 mod tests {
     use super::*;
 
-    fn bound_addresses(wanted: &[&str]) -> Result<Vec<SocketAddr>, Error> {
-        let wanted: Vec<SocketAddr> = wanted.iter().map(|address| address.parse().unwrap()).collect();
-        bind_all(&wanted).map(|(_, addresses)| addresses)
+    fn bound_addresses(desired: &[&str]) -> Result<Vec<SocketAddr>, Error> {
+        let desired: Vec<SocketAddr> = desired.iter().map(|address| address.parse().unwrap()).collect();
+        bind_all(&desired).map(|(_, addresses)| addresses)
     }
 
     #[tokio::test]

@@ -97,39 +97,39 @@ impl Host {
 
     /// The plugins that must be compiled: no entry in force runs them, and the cache does not have them.
     fn to_compile(&self, selected: &[&ctrlmesh_contract::Entry], previous: &Snapshot) -> BTreeSet<Digest> {
-        let is_running = |wanted: &ctrlmesh_contract::Entry| {
-            let running = previous.entry(&wanted.name);
-            running.is_some_and(|running| runs_the_same(wanted, running))
+        let is_running = |desired: &ctrlmesh_contract::Entry| {
+            let running = previous.entry(&desired.name);
+            running.is_some_and(|running| runs_the_same(desired, running))
         };
-        let fresh = selected.iter().filter(|wanted| !is_running(wanted));
+        let fresh = selected.iter().filter(|desired| !is_running(desired));
         fresh
-            .map(|wanted| wanted.plugin)
+            .map(|desired| desired.plugin)
             .filter(|plugin| !self.compiler.is_compiled(&self.engine, plugin))
             .collect()
     }
 
     fn build_entry(
         &self,
-        wanted: &ctrlmesh_contract::Entry,
+        desired: &ctrlmesh_contract::Entry,
         version: &Version,
         previous: Option<&Arc<Entry>>,
         kept: &BTreeSet<EntryId>,
         compiling: &CompileBatch<'_>,
     ) -> Result<Arc<Entry>, Error> {
-        if let Some(previous) = previous.filter(|previous| runs_the_same(wanted, previous)) {
-            if (wanted.order, wanted.on_failure) == (previous.order, previous.on_failure) {
+        if let Some(previous) = previous.filter(|previous| runs_the_same(desired, previous)) {
+            if (desired.order, desired.on_failure) == (previous.order, previous.on_failure) {
                 return Ok(Arc::clone(previous));
             }
-            return Ok(Arc::new(moved_entry(previous, wanted)));
+            return Ok(Arc::new(moved_entry(previous, desired)));
         }
-        let bytes = version.read_plugin(&wanted.name, &wanted.plugin)?;
-        let started = self.start(wanted, &bytes, compiling).or_else(|error| {
+        let bytes = version.read_plugin(&desired.name, &desired.plugin)?;
+        let started = self.start(desired, &bytes, compiling).or_else(|error| {
             if !error.is_want_of_memory() {
                 return Err(error);
             }
             tracing::info!(%error, "closing plugin instances that the new chain does not keep, to make room for it");
             (self.make_room)(kept);
-            self.start(wanted, &bytes, compiling)
+            self.start(desired, &bytes, compiling)
         });
         started.map(Arc::new)
     }
@@ -137,11 +137,11 @@ impl Host {
     /// Loads a plugin and lets it check its settings.
     fn start(
         &self,
-        wanted: &ctrlmesh_contract::Entry,
+        desired: &ctrlmesh_contract::Entry,
         bytes: &[u8],
         compiling: &CompileBatch<'_>,
     ) -> Result<Entry, Error> {
-        let name = &wanted.name;
+        let name = &desired.name;
         let plugin = self
             .compiler
             .load(&self.engine, bytes)
@@ -149,12 +149,12 @@ impl Host {
                 entry: name.clone(),
                 source,
             })?;
-        compiling.mark_compiled(&wanted.plugin);
+        compiling.mark_compiled(&desired.plugin);
         let config = Arc::new(EntryConfig {
             name: name.clone(),
-            settings_json: wanted.settings.json().to_owned(),
-            timeout: call_timeout(wanted),
-            memory_bytes: memory_bytes(wanted),
+            settings_json: desired.settings.json().to_owned(),
+            timeout: call_timeout(desired),
+            memory_bytes: memory_bytes(desired),
             info: self.info.clone(),
         });
         let state = self.states.entry(name);
@@ -167,10 +167,10 @@ impl Host {
         Ok(Entry {
             id: EntryId::next_id(),
             name: name.clone(),
-            order: wanted.order,
-            on_failure: wanted.on_failure,
-            digest: wanted.plugin,
-            settings_hash: wanted.settings.hash().to_owned(),
+            order: desired.order,
+            on_failure: desired.on_failure,
+            digest: desired.plugin,
+            settings_hash: desired.settings.hash().to_owned(),
             plugin,
             config,
             state,
@@ -186,28 +186,28 @@ impl Host {
 
 /// The entries whose live instances continue in the new chain.
 fn kept_entries(selected: &[&ctrlmesh_contract::Entry], previous: &Snapshot) -> BTreeSet<EntryId> {
-    let running = selected.iter().filter_map(|wanted| {
-        let running = previous.entry(&wanted.name)?;
-        runs_the_same(wanted, running).then_some(running.id)
+    let running = selected.iter().filter_map(|desired| {
+        let running = previous.entry(&desired.name)?;
+        runs_the_same(desired, running).then_some(running.id)
     });
     running.collect()
 }
 
-/// Whether live instances of an entry can continue as instances of the wanted one.
-fn runs_the_same(wanted: &ctrlmesh_contract::Entry, entry: &Entry) -> bool {
-    wanted.plugin == entry.digest
-        && wanted.settings.hash() == entry.settings_hash
-        && call_timeout(wanted) == entry.config.timeout
-        && memory_bytes(wanted) == entry.config.memory_bytes
+/// Whether live instances of an entry can continue as instances of the desired one.
+fn runs_the_same(desired: &ctrlmesh_contract::Entry, entry: &Entry) -> bool {
+    desired.plugin == entry.digest
+        && desired.settings.hash() == entry.settings_hash
+        && call_timeout(desired) == entry.config.timeout
+        && memory_bytes(desired) == entry.config.memory_bytes
 }
 
 /// An entry that runs on at another position, or with another failure policy.
-fn moved_entry(entry: &Entry, wanted: &ctrlmesh_contract::Entry) -> Entry {
+fn moved_entry(entry: &Entry, desired: &ctrlmesh_contract::Entry) -> Entry {
     Entry {
         id: entry.id,
         name: entry.name.clone(),
-        order: wanted.order,
-        on_failure: wanted.on_failure,
+        order: desired.order,
+        on_failure: desired.on_failure,
         digest: entry.digest,
         settings_hash: entry.settings_hash.clone(),
         plugin: Arc::clone(&entry.plugin),

@@ -90,12 +90,12 @@ impl Index {
                     matched.insert(at);
                 }
             }
-            for (wanted, matched) in [
+            for (has_phase, matched) in [
                 (phases.request, &mut index.on_request),
                 (phases.response, &mut index.on_response),
                 (phases.complete, &mut index.on_complete),
             ] {
-                if wanted {
+                if has_phase {
                     matched.insert(at);
                 }
             }

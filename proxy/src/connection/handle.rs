@@ -201,8 +201,8 @@ impl Connection {
         result
     }
 
-    fn set_disposition(&self, wanted: Disposition) {
-        self.disposition.set(self.disposition.get().max(wanted));
+    fn set_disposition(&self, desired: Disposition) {
+        self.disposition.set(self.disposition.get().max(desired));
         self.wake();
     }
 

@@ -100,8 +100,8 @@ fn object_name(info: &RequestInfo<'_>, headers: &HeaderMap, body: &Bytes) -> Str
     ctrlmesh_wire::object_name(content_type.unwrap_or_default(), body).unwrap_or_default()
 }
 
-fn contains_bytes(text: &[u8], wanted: &[u8]) -> bool {
-    text.windows(wanted.len()).any(|window| window == wanted)
+fn contains_bytes(text: &[u8], pattern: &[u8]) -> bool {
+    text.windows(pattern.len()).any(|window| window == pattern)
 }
 
 #[cfg(test)]

@@ -177,8 +177,8 @@ impl Upstream {
     fn open_for_waiting(self: &Rc<Self>) {
         let pool = &self.pool;
         let per_connection = pool.expected.get().unwrap_or(EXPECTED_STREAMS).max(1);
-        let wanted = pool.waiting.get().div_ceil(per_connection);
-        while pool.opening.get() < wanted && pool.opening.get() + pool.open.get() < self.limits.max_connections {
+        let desired = pool.waiting.get().div_ceil(per_connection);
+        while pool.opening.get() < desired && pool.opening.get() + pool.open.get() < self.limits.max_connections {
             pool.opening.set(pool.opening.get() + 1);
             let upstream = Rc::downgrade(self);
             let mut tasks = pool.tasks.borrow_mut();

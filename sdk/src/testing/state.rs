@@ -168,11 +168,11 @@ impl State {
     pub(super) fn admit(&mut self, asks: &[Ask], places: &[Place], now_ms: u64) -> Result<Admission, StateError> {
         check_asks(asks, places)?;
         for (index, place) in places.iter().enumerate() {
-            let wanted = places.iter().filter(|other| other.key == place.key).count();
+            let requested = places.iter().filter(|other| other.key == place.key).count();
             let Slot::Places(held) = self.slot_mut(&place.key, now_ms, || Slot::Places(0))? else {
                 return Err(StateError::WrongKind);
             };
-            if u64::from(*held) + wanted as u64 > u64::from(place.max) {
+            if u64::from(*held) + requested as u64 > u64::from(place.max) {
                 return Ok(Admission::Full(index_number(index)));
             }
         }

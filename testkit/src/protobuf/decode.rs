@@ -138,10 +138,10 @@ fn low_bits(number: u64) -> i32 {
 }
 
 /// The numeric fields of a message with these field numbers; zero for missing ones.
-fn read_numbers(message: &[u8], wanted: [u32; 2]) -> Result<[i64; 2], ProtobufError> {
+fn read_numbers(message: &[u8], requested: [u32; 2]) -> Result<[i64; 2], ProtobufError> {
     let written = parse_fields(message)?;
-    Ok(wanted.map(|wanted| {
-        let mut found = written.iter().filter(|field| field.number == wanted);
+    Ok(requested.map(|requested| {
+        let mut found = written.iter().filter(|field| field.number == requested);
         let number = found.next_back().and_then(Field::varint);
         number.unwrap_or_default().cast_signed()
     }))

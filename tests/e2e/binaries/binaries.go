@@ -112,7 +112,7 @@ func cachedFile(program, file string) (string, error) {
 	return "", fmt.Errorf("unknown program %s: add it to binaries.go", program)
 }
 
-// Build builds every missing program, those of a node only if wanted, and logs to `log`. A failed build leaves nothing that
+// Build builds every missing program, those of a node only if needed, and logs to `log`. A failed build leaves nothing that
 // the next one could take for a program.
 func Build(log io.Writer, withNode bool) error {
 	source, err := sourceDir()

@@ -101,7 +101,7 @@ func (v *Volume) updateLinks(files map[string][]byte) error {
 			continue
 		}
 		linked[name] = true
-		if _, wanted := files[name]; !wanted {
+		if _, desired := files[name]; !desired {
 			if err := os.Remove(filepath.Join(v.Dir, name)); err != nil {
 				return err
 			}

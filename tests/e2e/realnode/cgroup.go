@@ -90,8 +90,8 @@ func shareControllers() error {
 		return err
 	}
 	for _, controller := range strings.Fields(string(has)) {
-		wanted := slices.Contains([]string{"cpu", "cpuset", "memory", "hugetlb", "pids"}, controller)
-		if !wanted || slices.Contains(strings.Fields(string(shares)), controller) {
+		desired := slices.Contains([]string{"cpu", "cpuset", "memory", "hugetlb", "pids"}, controller)
+		if !desired || slices.Contains(strings.Fields(string(shares)), controller) {
 			continue
 		}
 		if err := os.WriteFile(control, []byte("+"+controller), 0o644); err != nil {

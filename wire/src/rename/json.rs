@@ -184,12 +184,12 @@ impl Names<'_> {
     fn scan_member(
         &self,
         scanner: &mut Scanner<'_>,
-        wanted: &str,
+        expected_key: &str,
         rule: ReplaceRule,
         splices: &mut Vec<(ReplaceRule, Splice)>,
     ) -> Result<(), RenameError> {
         scanner.visit_members(|scanner, key| match key {
-            key if key == wanted => self.name(scanner, rule, splices),
+            key if key == expected_key => self.name(scanner, rule, splices),
             _ => scanner.skip_value(),
         })
     }

@@ -54,8 +54,8 @@ fn check_object(fields: &Map<String, Value>, schema: &JSONSchemaProps, path: &st
         if !fields.contains_key(name) {
             let path = quoted_field_path(path, name);
             let field = schema.properties.as_ref().and_then(|known| known.get(name));
-            let wanted = field.map_or_else(|| "it".to_owned(), |field| expected_content(field, &path));
-            mistakes.add(path, format!("is missing; write {wanted}"));
+            let expected = field.map_or_else(|| "it".to_owned(), |field| expected_content(field, &path));
+            mistakes.add(path, format!("is missing; write {expected}"));
         }
     }
     for (name, value) in fields {

@@ -235,12 +235,12 @@ proptest! {
     #[test]
     fn each_object_and_each_pod_is_in_one_shard(
         canary in canary(),
-        shards_wanted in 1..=32_i32,
+        desired_shards in 1..=32_i32,
         replicas in 1..4_i32,
         namespaces in prop::collection::btree_set("ns-[a-e]{1,3}|[a-z]{1,12}", 1..20),
     ) {
         let namespaces: Vec<String> = namespaces.into_iter().collect();
-        let spec = spec(&canary, shards_wanted, replicas);
+        let spec = spec(&canary, desired_shards, replicas);
         let made = shards(&spec, &namespaces);
         for namespace in &namespaces {
             prop_assert_eq!(owner_names(&made, namespace).len(), 1, "{}", namespace);

@@ -29,8 +29,8 @@ pub struct Claims {
     /// Views that pods may show in addition to their entry, by the entry's name.
     shown: BTreeMap<String, Vec<Claim>>,
     /// The limits that an entry is meant to have, by name, where it shows less for now.
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    wanted: BTreeMap<String, Vec<Limit>>,
+    #[serde(rename = "wanted", skip_serializing_if = "BTreeMap::is_empty")]
+    desired: BTreeMap<String, Vec<Limit>>,
     /// Teardowns of controllers, by lock.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub(super) teardowns: Teardowns,
@@ -144,7 +144,7 @@ impl HeldClaim {
 impl Claims {
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.shown.is_empty() && self.wanted.is_empty() && self.teardowns.is_empty() && self.settle.is_empty()
+        self.shown.is_empty() && self.desired.is_empty() && self.teardowns.is_empty() && self.settle.is_empty()
     }
 
     /// Settle times of the shards whose objects a pod may show. `None` is the default. `entries` are the last chain's; times of these
@@ -179,7 +179,7 @@ impl Claims {
     /// Remembers the limits that these entries are meant to have, whatever they show until then.
     pub fn set_targets(&mut self, entries: &[Entry]) {
         let started = entries.iter().filter(|entry| !super::is_unstarted(entry));
-        self.wanted
+        self.desired
             .extend(started.map(|entry| (entry.name.clone(), limits_of(entry.settings.value()))));
     }
 
@@ -192,7 +192,7 @@ impl Claims {
         };
         let mut shown = others.shown.iter();
         let is_same =
-            self.wanted == others.wanted && self.teardowns == others.teardowns && self.settle == others.settle;
+            self.desired == others.desired && self.teardowns == others.teardowns && self.settle == others.settle;
         is_same && shown.all(|(name, claims)| claims.iter().all(|claim| is_known(name, claim)))
     }
 
@@ -200,7 +200,7 @@ impl Claims {
     #[must_use]
     pub fn are_over(&self, fleet: &impl FleetState) -> bool {
         let mut claims = self.shown.values().flatten();
-        self.wanted.is_empty()
+        self.desired.is_empty()
             && self.teardowns.is_empty()
             && claims.all(|claim| !fleet.pods().any(|pod| claim.may_be_used_by(&pod)))
     }
@@ -229,7 +229,7 @@ impl Claims {
     #[must_use]
     pub fn with_target_limits(&self, entries: &[Entry]) -> Vec<Entry> {
         let with_target = |entry: &Entry| {
-            let Some(limits) = self.wanted.get(&entry.name) else {
+            let Some(limits) = self.desired.get(&entry.name) else {
                 return entry.clone();
             };
             super::shard::entry_with_limits(entry, limits, false)
@@ -242,7 +242,7 @@ impl Claims {
     pub(super) fn possible_views(
         &self,
         before: &BTreeMap<&str, Shard>,
-        wanted: &[Entry],
+        desired: &[Entry],
         fleet: &impl FleetState,
     ) -> Vec<HeldClaim> {
         let mut possible = Vec::new();
@@ -280,14 +280,14 @@ impl Claims {
                 is_of_last_chain: true,
             });
         }
-        possible.extend(without_shard(before, wanted, fleet));
+        possible.extend(without_shard(before, desired, fleet));
         possible
     }
 
     /// The claims to store with the new entries: the possible views that the entries do not have themselves.
     pub(super) fn from_possible_views(
         entries: &[Entry],
-        wanted: &[Entry],
+        desired: &[Entry],
         possible: Vec<HeldClaim>,
         fleet: &impl FleetState,
     ) -> Self {
@@ -316,10 +316,10 @@ impl Claims {
             let planned = now.get(entry.name.as_str());
             planned.is_some_and(|planned| planned.limits != limits_of(entry.settings.value()))
         };
-        let wanted = wanted.iter().filter(target);
+        let desired = desired.iter().filter(target);
         Self {
             shown,
-            wanted: wanted
+            desired: desired
                 .map(|entry| (entry.name.clone(), limits_of(entry.settings.value())))
                 .collect(),
             teardowns: Teardowns::new(),
@@ -358,10 +358,10 @@ pub fn is_released(entry: &str, entries: &[Entry], claims: &Claims, evict: &[Evi
 /// Pods that are in no shard yet, but will be: they see everything. After a rollback of the chain, all pods may.
 fn without_shard(
     before: &BTreeMap<&str, Shard>,
-    wanted: &[Entry],
+    desired: &[Entry],
     fleet: &impl FleetState,
 ) -> impl Iterator<Item = HeldClaim> {
-    wanted.iter().filter_map(Shard::of).filter_map(move |(name, shard)| {
+    desired.iter().filter_map(Shard::of).filter_map(move |(name, shard)| {
         let own = before.values().filter(|before| before.lock == shard.lock);
         let outside = |pod: &Pod<'_>| {
             !pod.is_blank

@@ -14,10 +14,10 @@ const LEFT_INFIX: &str = "/left/";
 /// Maximum entries in a namespace for pods that do not exist (any more, or for now). Further ones are removed.
 const MAX_ABSENT: usize = 32;
 
-/// The wanted entries, and one for the pods that leave each shard.
-pub(super) fn with_leavers(last: &[Entry], wanted: &[Entry], fleet: &impl FleetState) -> Vec<Entry> {
-    let mut entries = wanted.to_vec();
-    let after: Vec<(&str, Shard)> = wanted.iter().filter_map(Shard::of).collect();
+/// The desired entries, and one for the pods that leave each shard.
+pub(super) fn with_leavers(last: &[Entry], desired: &[Entry], fleet: &impl FleetState) -> Vec<Entry> {
+    let mut entries = desired.to_vec();
+    let after: Vec<(&str, Shard)> = desired.iter().filter_map(Shard::of).collect();
     let (mut absent, mut covered) = (0, Vec::<(Option<String>, LabelSelector)>::new());
     // Entries of pods that left earlier keep their names.
     let is_gone = |name: &str| !after.iter().any(|(other, _)| *other == name);
@@ -52,7 +52,7 @@ pub(super) fn with_leavers(last: &[Entry], wanted: &[Entry], fleet: &impl FleetS
                 _ => free_name(name, &entries),
             };
             covered.push((shard.lock.clone(), pods.clone()));
-            let hidden = hidden_from_leavers(shard.lock.as_deref(), &pods, last, wanted);
+            let hidden = hidden_from_leavers(shard.lock.as_deref(), &pods, last, desired);
             entries.push(leaver_entry(entry, name, pods, &hidden));
         }
     }

@@ -76,15 +76,15 @@ pub fn shard_entry_of(name: &str) -> Option<&str> {
     (!value.contains('/')).then_some(base)
 }
 
-/// The wanted entries, one for each shard, and the shards with `reshard: Restart`. A refused object has its last entries here; if
+/// The desired entries, one for each shard, and the shards with `reshard: Restart`. A refused object has its last entries here; if
 /// some of them are of pods that keep their view, its shard counts as one with `reshard: Restart`.
-pub(super) fn without_kept_views(wanted: &[Entry], restarts: &BTreeSet<String>) -> (Vec<Entry>, BTreeSet<String>) {
-    let bases = wanted
+pub(super) fn without_kept_views(desired: &[Entry], restarts: &BTreeSet<String>) -> (Vec<Entry>, BTreeSet<String>) {
+    let bases = desired
         .iter()
         .filter_map(|entry| shard_entry_of(&entry.name))
         .map(str::to_owned);
     let restarts: BTreeSet<String> = restarts.iter().cloned().chain(bases).collect();
-    let own = wanted.iter().filter(|entry| shard_entry_of(&entry.name).is_none());
+    let own = desired.iter().filter(|entry| shard_entry_of(&entry.name).is_none());
     let own = own.cloned().map(|mut entry| {
         if restarts.contains(&entry.name) {
             entry.pod_selector = selector_without_keeps(&entry.pod_selector);
@@ -129,15 +129,15 @@ fn pods_not_keeping(pods: &LabelSelector, values: &BTreeSet<String>) -> LabelSel
     pods
 }
 
-/// The wanted entries, and those of pods that keep their view; these get the shard's final limits here.
+/// The desired entries, and those of pods that keep their view; these get the shard's final limits here.
 pub(super) fn with_kept(
     last: &[Entry],
-    wanted: &[Entry],
+    desired: &[Entry],
     restarts: &BTreeSet<String>,
     fleet: &impl FleetState,
 ) -> Vec<Entry> {
     let mut entries = Vec::new();
-    for entry in wanted {
+    for entry in desired {
         if !restarts.contains(&entry.name) {
             entries.push(entry.clone());
             continue;
@@ -171,11 +171,11 @@ fn kept_view_hashes(entry: &Entry, last: &[Entry], fleet: &impl FleetState) -> B
 pub(super) fn plan_holds(
     plan: &mut Plan,
     last: &[Entry],
-    wanted: &[Entry],
+    desired: &[Entry],
     restarts: &BTreeSet<String>,
     fleet: &impl FleetState,
 ) {
-    for entry in wanted.iter().filter(|entry| restarts.contains(&entry.name)) {
+    for entry in desired.iter().filter(|entry| restarts.contains(&entry.name)) {
         let planned = plan.entries.iter().find(|planned| planned.name == entry.name);
         let shown = planned
             .and_then(Shard::of)

@@ -135,9 +135,9 @@ pub(super) fn hidden_from_leavers(
     lock: Option<&str>,
     pods: &LabelSelector,
     last: &[Entry],
-    wanted: &[Entry],
+    desired: &[Entry],
 ) -> Vec<Limit> {
-    let shards = || last.iter().chain(wanted).filter_map(Shard::of);
+    let shards = || last.iter().chain(desired).filter_map(Shard::of);
     let own = shards().filter(|(_, shard)| shard.lock.as_deref() == lock);
     let limits = own.flat_map(|(_, shard)| shard.limits);
     let limits = limits.filter(|limit| !hides_everything(limit));
@@ -150,7 +150,7 @@ pub(super) fn hidden_from_leavers(
         let both = pods.as_ref().zip(LabelSet::from_selector(&other.pods));
         both.is_some_and(|(pods, others)| pods.intersection(&others).is_some())
     };
-    let mut others = wanted.iter().filter_map(Shard::of).map(|(_, shard)| shard);
+    let mut others = desired.iter().filter_map(Shard::of).map(|(_, shard)| shard);
     let is_shared = others.any(|other| other.lock.as_deref() != lock && has_some(&other));
     let all = if is_shared {
         Vec::new()

@@ -27,10 +27,14 @@ pub struct Shown<'a> {
 /// Entries of shards that would begin to share objects, each with the shards that see these and keep them. Shards do not count if
 /// none of their pods shows anything, or if they have no lock: nothing says that two of them belong to one controller.
 #[must_use]
-pub fn newly_shared(shown: Shown<'_>, wanted: &[Entry], fleet: &impl FleetState) -> BTreeMap<String, BTreeSet<String>> {
+pub fn newly_shared(
+    shown: Shown<'_>,
+    desired: &[Entry],
+    fleet: &impl FleetState,
+) -> BTreeMap<String, BTreeSet<String>> {
     let last: BTreeMap<&str, Shard> = shown.last.iter().filter_map(Shard::of).collect();
     let meant: BTreeMap<&str, Shard> = shown.meant.iter().filter_map(Shard::of).collect();
-    let after: BTreeMap<&str, Shard> = wanted.iter().filter_map(Shard::of).collect();
+    let after: BTreeMap<&str, Shard> = desired.iter().filter_map(Shard::of).collect();
     let is_shown = |keeper: &Shard| {
         let pods = keeper.all_pods();
         fleet.pods().any(|pod| !pod.is_blank && pods.matches(pod.labels))
@@ -76,9 +80,9 @@ fn shares_objects(shard: &Shard, old: Option<&Shard>, keeper: &Shard, had: &Shar
     })
 }
 
-/// The wanted entries. The named ones get only what they see already.
+/// The desired entries. The named ones get only what they see already.
 #[must_use]
-pub fn unshared<'n>(last: &[Entry], wanted: &[Entry], names: impl IntoIterator<Item = &'n String>) -> Vec<Entry> {
+pub fn unshared<'n>(last: &[Entry], desired: &[Entry], names: impl IntoIterator<Item = &'n String>) -> Vec<Entry> {
     let names: BTreeSet<&String> = names.into_iter().collect();
     let before: BTreeMap<&str, Shard> = last.iter().filter_map(Shard::of).collect();
     let unshared = |entry: &Entry| {
@@ -91,5 +95,5 @@ pub fn unshared<'n>(last: &[Entry], wanted: &[Entry], names: impl IntoIterator<I
             },
         )
     };
-    wanted.iter().map(unshared).collect()
+    desired.iter().map(unshared).collect()
 }

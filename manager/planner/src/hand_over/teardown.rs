@@ -142,27 +142,27 @@ fn without_lock(entry: &Entry) -> Entry {
     }
 }
 
-/// The wanted entries without those whose shard exists under another lock. Such a shard is removed first, as if its ShardingConfig
+/// The desired entries without those whose shard exists under another lock. Such a shard is removed first, as if its ShardingConfig
 /// were deleted, because a pod may still lead by the old lock.
-pub(super) fn without_renamed(last: &[Entry], mut wanted: Vec<Entry>) -> Vec<Entry> {
+pub(super) fn without_renamed(last: &[Entry], mut desired: Vec<Entry>) -> Vec<Entry> {
     let is_renamed = |entry: &Entry| {
         let mut before = last.iter().filter(|before| before.name == entry.name);
         before.any(|before| lock_of(before).is_some_and(|lock| lock_of(entry) != Some(lock)))
     };
-    wanted.retain(|entry| !is_renamed(entry));
-    wanted
+    desired.retain(|entry| !is_renamed(entry));
+    desired
 }
 
 /// The next stage of all teardowns. `last` has all locks; `deleted`: entries whose ShardingConfigs wait for their deletion.
 pub(super) fn next_teardowns(
     last: &[Entry],
     before: &Teardowns,
-    wanted: &[Entry],
+    desired: &[Entry],
     deleted: &BTreeSet<String>,
     fleet: &impl FleetState,
 ) -> Teardowns {
     let lock = |entry: &Entry| Shard::of(entry).and_then(|(_, shard)| shard.lock);
-    let living: BTreeSet<String> = wanted.iter().filter_map(lock).collect();
+    let living: BTreeSet<String> = desired.iter().filter_map(lock).collect();
     let mut controllers: BTreeMap<String, Vec<Entry>> = BTreeMap::new();
     for entry in last
         .iter()
@@ -241,9 +241,9 @@ fn is_left(entry: &Entry) -> bool {
     shard.is_some_and(|name| left_name(&name) == name)
 }
 
-/// The wanted entries, and those of shards that are torn down.
-pub(super) fn with_torn_down(last: &[Entry], wanted: &[Entry], teardowns: &Teardowns) -> Vec<Entry> {
-    let mut entries = wanted.to_vec();
+/// The desired entries, and those of shards that are torn down.
+pub(super) fn with_torn_down(last: &[Entry], desired: &[Entry], teardowns: &Teardowns) -> Vec<Entry> {
+    let mut entries = desired.to_vec();
     for entry in last
         .iter()
         .filter(|entry| restart_policy::shard_entry_of(&entry.name).is_none())
@@ -261,7 +261,7 @@ pub(super) fn with_torn_down(last: &[Entry], wanted: &[Entry], teardowns: &Teard
                 ..entry_with_limits(entry, &[], false)
             }
         } else {
-            let hidden = hidden_from_leavers(Some(&lock), &pods, last, wanted);
+            let hidden = hidden_from_leavers(Some(&lock), &pods, last, desired);
             leaver_entry(entry, entry.name.clone(), pods, &hidden)
         });
     }

@@ -23,9 +23,9 @@ mod teardown;
 static NONE: BTreeSet<String> = BTreeSet::new();
 
 /// A goal without deleted objects.
-fn goal<'a>(wanted: &'a [Entry], restarts: &'a BTreeSet<String>) -> Goal<'a> {
+fn goal<'a>(desired: &'a [Entry], restarts: &'a BTreeSet<String>) -> Goal<'a> {
     Goal {
-        wanted,
+        desired,
         restarts,
         deleted: &NONE,
         settle: SettleTimes::default(),
@@ -115,7 +115,7 @@ fn shows_services(own: &[Entry]) -> bool {
     !limits.iter().any(services)
 }
 
-/// One pod for each shard that was ever wanted, each with the chain that it runs.
+/// One pod for each shard that was ever desired, each with the chain that it runs.
 #[derive(Default)]
 struct Cluster {
     last: Vec<Entry>,
@@ -182,8 +182,8 @@ impl Cluster {
         self.running.iter().map(known).collect()
     }
 
-    fn step(&mut self, wanted: &[Entry]) -> BTreeMap<String, BTreeSet<String>> {
-        let plan = plan(&self.last, &self.claims, goal(wanted, &NONE), &self.fleet());
+    fn step(&mut self, desired: &[Entry]) -> BTreeMap<String, BTreeSet<String>> {
+        let plan = plan(&self.last, &self.claims, goal(desired, &NONE), &self.fleet());
         // A manager that takes over reads the claims back.
         self.claims = serde_json::from_str(&serde_json::to_string(&plan.claims).unwrap()).unwrap();
         self.last = plan.entries;

@@ -85,7 +85,7 @@ impl SelectedKinds {
         let text = data.get(CONFIG_KEY).ok_or(ConfigError::NoKey)?;
         let document: Document =
             serde_saphyr::from_str(text).map_err(|error| ConfigError::Unreadable(error.to_string()))?;
-        let mut wanted = BTreeMap::new();
+        let mut desired = BTreeMap::new();
         for (group_version, mut kinds) in document.group_version_kinds {
             let parsed = group_version_of(&group_version)?;
             for kind in &mut kinds {
@@ -98,11 +98,11 @@ impl SelectedKinds {
                 }
             }
             if parsed.group != OWN_GROUP {
-                wanted.insert(group_version, kinds);
+                desired.insert(group_version, kinds);
             }
         }
         Ok(Self {
-            kinds: wanted,
+            kinds: desired,
             is_default: false,
         })
     }

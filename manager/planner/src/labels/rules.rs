@@ -31,17 +31,17 @@ const MANAGED: &str = "true";
 pub struct Changes(BTreeMap<String, Option<String>>);
 
 impl Changes {
-    /// The difference between an object's labels and the wanted ones; `None`: there is none.
-    fn new(object: &ObjectMeta, wanted: impl IntoIterator<Item = (String, Option<String>)>) -> Option<Self> {
+    /// The difference between an object's labels and the desired ones; `None`: there is none.
+    fn new(object: &ObjectMeta, desired: impl IntoIterator<Item = (String, Option<String>)>) -> Option<Self> {
         let differs = |(key, value): &(String, Option<String>)| label_value(object, key) != value.as_deref();
-        let changes: BTreeMap<_, _> = wanted.into_iter().filter(differs).collect();
+        let changes: BTreeMap<_, _> = desired.into_iter().filter(differs).collect();
         (!changes.is_empty()).then_some(Self(changes))
     }
 
     /// Changes that give any object of a namespace the right labels, whatever labels it has.
     #[must_use]
     pub fn all_changes(namespace: &str, is_managed: bool, is_ours: bool, keys: &LabelKeys) -> Self {
-        Self(wanted_in(namespace, is_managed, is_ours, keys).into())
+        Self(desired_labels_of_object(namespace, is_managed, is_ours, keys).into())
     }
 
     /// Changes by key, in order.
@@ -115,7 +115,10 @@ pub fn patch_for_object(object: &ObjectMeta, namespace: &ObjectMeta, keys: &Labe
 /// As [`patch_for_object`], for a namespace of which only the name is known and whether it is managed.
 #[must_use]
 pub fn patch_in(object: &ObjectMeta, namespace: &str, is_managed: bool, keys: &LabelKeys) -> Option<Changes> {
-    Changes::new(object, wanted_in(namespace, is_managed, is_ours(object), keys))
+    Changes::new(
+        object,
+        desired_labels_of_object(namespace, is_managed, is_ours(object), keys),
+    )
 }
 
 /// Whether the manager made an object for itself or for its sidecars.
@@ -124,7 +127,12 @@ pub fn is_ours(object: &ObjectMeta) -> bool {
 }
 
 /// The labels that an object in a namespace should have. The manager's own objects belong to no shard.
-fn wanted_in(namespace: &str, is_managed: bool, is_ours: bool, keys: &LabelKeys) -> [(String, Option<String>); 3] {
+fn desired_labels_of_object(
+    namespace: &str,
+    is_managed: bool,
+    is_ours: bool,
+    keys: &LabelKeys,
+) -> [(String, Option<String>); 3] {
     desired_labels(namespace, is_managed && !is_ours, keys)
 }
 

@@ -90,10 +90,10 @@ fn reason<'u>(unsupported: &'u Unsupported, name: &str) -> &'u str {
 #[test]
 fn object_keeps_its_entries_while_a_sidecar_lacks_what_new_ones_need() {
     let meant = vec![guard("a", "old"), guard("b", "old")];
-    let wanted = || vec![guard("a", "new"), guard("b", "new")];
+    let desired = || vec![guard("a", "new"), guard("b", "new")];
     // A sidecar that says nothing of it is one of the baseline.
     let fleet_of = |b| fleet(&[("a", Some(&["0.1.1"])), ("b", b)]);
-    let held = |fleet: &Fleet| hold_back(wanted(), &meant, fleet);
+    let held = |fleet: &Fleet| hold_back(desired(), &meant, fleet);
     let (unsupported, entries) = held(&fleet_of(None));
     assert_eq!(entries, [guard("a", "new"), guard("b", "old")]);
     assert_eq!(reason(&unsupported, "a"), "");
@@ -103,14 +103,14 @@ fn object_keeps_its_entries_while_a_sidecar_lacks_what_new_ones_need() {
         "{text}"
     );
     let (unsupported, entries) = held(&fleet_of(Some(&["0.1.4"])));
-    assert_eq!((unsupported, entries), (Unsupported::default(), wanted()));
+    assert_eq!((unsupported, entries), (Unsupported::default(), desired()));
 }
 
 #[test]
 fn new_object_is_held_back_as_a_whole() {
-    let wanted = vec![guard("a", "new"), shard("a", "lock", "x"), guard("b", "old")];
+    let desired = vec![guard("a", "new"), shard("a", "lock", "x"), guard("b", "old")];
     let fleet = fleet(&[("a", None), ("b", None)]);
-    let (unsupported, entries) = hold_back(wanted, &[], &fleet);
+    let (unsupported, entries) = hold_back(desired, &[], &fleet);
     assert_eq!(names(&entries), BTreeSet::from(["guard/b"]));
     assert!(!reason(&unsupported, "a").is_empty() && reason(&unsupported, "b").is_empty());
 }
@@ -124,7 +124,7 @@ fn shards_of_a_lock_are_held_back_together() {
         shard("same", "lock", "s"),
     ];
     // `a` gives x to `b`, and gets a plugin that its sidecar can't run. `c` is of another lock.
-    let wanted = vec![
+    let desired = vec![
         guard("a", "new"),
         shard("a", "lock", "none"),
         shard("b", "lock", "x, y"),
@@ -132,7 +132,7 @@ fn shards_of_a_lock_are_held_back_together() {
         shard("same", "lock", "s"),
     ];
     let fleet = fleet(&[("a", None), ("b", Some(&["0.1.1"])), ("c", None)]);
-    let (unsupported, entries) = hold_back(wanted, &meant, &fleet);
+    let (unsupported, entries) = hold_back(desired, &meant, &fleet);
     let expected = [
         shard("a", "lock", "x"),
         shard("b", "lock", "y"),
@@ -151,22 +151,22 @@ fn shards_of_a_lock_are_held_back_together() {
 #[test]
 fn sibling_follows_through_an_edit_of_the_lock() {
     let meant = vec![shard("a", "one", "x"), shard("b", "two", "y"), shard("c", "three", "z")];
-    let wanted = vec![
+    let desired = vec![
         guard("a", "new"),
         shard("a", "two", "x"),
         shard("b", "three", "y"),
         shard("c", "three", "y, z"),
     ];
-    let (_, entries) = hold_back(wanted, &meant, &fleet(&[("a", None)]));
+    let (_, entries) = hold_back(desired, &meant, &fleet(&[("a", None)]));
     assert_eq!(entries, meant);
 }
 
 #[test]
 fn deleted_entries_go_and_running_ones_need_no_support() {
     let meant = vec![shard("a", "lock", "x"), shard("gone", "lock", "y"), guard("b", "new")];
-    let wanted = vec![guard("a", "new"), shard("a", "lock", "x, y"), guard("b", "new")];
+    let desired = vec![guard("a", "new"), shard("a", "lock", "x, y"), guard("b", "new")];
     let fleet = fleet(&[("a", None), ("b", None), ("gone", None)]);
-    let (unsupported, entries) = hold_back(wanted, &meant, &fleet);
+    let (unsupported, entries) = hold_back(desired, &meant, &fleet);
     assert_eq!(names(&entries), BTreeSet::from(["guard/b", "shard-selector/a"]));
     assert!(entries.contains(&shard("a", "lock", "x")));
     assert_eq!(reason(&unsupported, "b"), "");

@@ -66,29 +66,29 @@ fn chain(entries: &[Entry]) -> Chain {
 fn blocked_shards_of(
     chain: &Chain,
     claims: &Claims,
-    wanted: &[Entry],
+    desired: &[Entry],
     objects: &CustomResources,
     fleet: &Fleet,
 ) -> BlockedShards {
     let states = PodStates::default();
-    blocked_shards_with((chain, claims), wanted, objects, Pods { fleet, states: &states })
+    blocked_shards_with((chain, claims), desired, objects, Pods { fleet, states: &states })
 }
 
 fn blocked_shards_with(
     last: (&Chain, &Claims),
-    wanted: &[Entry],
+    desired: &[Entry],
     objects: &CustomResources,
     pods: Pods<'_>,
 ) -> BlockedShards {
     let (mut gate, now) = (StartGate::default(), Instant::now());
-    let gone = wanted.iter().map(|entry| (entry.name.clone(), StartBlocker::NoPods));
+    let gone = desired.iter().map(|entry| (entry.name.clone(), StartBlocker::NoPods));
     gate.record(&gone.collect(), &[], now);
-    blocked_shards(last, wanted, objects, pods, &gate, now + MIN_GONE_TIME)
+    blocked_shards(last, desired, objects, pods, &gate, now + MIN_GONE_TIME)
 }
 
 /// Names of the shards that wait.
-fn blocked_names(last: &[Entry], claims: &Claims, wanted: &[Entry], fleet: &Fleet) -> Vec<String> {
-    let waiting = blocked_shards_of(&chain(last), claims, wanted, &sharding_configs(&[]), fleet);
+fn blocked_names(last: &[Entry], claims: &Claims, desired: &[Entry], fleet: &Fleet) -> Vec<String> {
+    let waiting = blocked_shards_of(&chain(last), claims, desired, &sharding_configs(&[]), fleet);
     waiting
         .keys()
         .map(|name| ctrlmesh_manager_planner::hand_over::shard_of(name).to_owned())
@@ -101,14 +101,14 @@ fn sharding_configs(names: &[&str]) -> CustomResources {
     CustomResources::parse(shards.collect(), Vec::new())
 }
 
-fn blocked_without_claims(last: &[Entry], wanted: &[Entry], fleet: &Fleet) -> Vec<String> {
-    blocked_names(last, &Claims::default(), wanted, fleet)
+fn blocked_without_claims(last: &[Entry], desired: &[Entry], fleet: &Fleet) -> Vec<String> {
+    blocked_names(last, &Claims::default(), desired, fleet)
 }
 
-fn plan_of(last: &[Entry], wanted: &[Entry], fleet: &Fleet) -> ctrlmesh_manager_planner::hand_over::Plan {
+fn plan_of(last: &[Entry], desired: &[Entry], fleet: &Fleet) -> ctrlmesh_manager_planner::hand_over::Plan {
     let none = BTreeSet::new();
     let goal = ctrlmesh_manager_planner::hand_over::Goal {
-        wanted,
+        desired,
         restarts: &none,
         deleted: &none,
         settle: ctrlmesh_manager_planner::hand_over::SettleTimes::default(),
@@ -117,17 +117,17 @@ fn plan_of(last: &[Entry], wanted: &[Entry], fleet: &Fleet) -> ctrlmesh_manager_
     plan(last, &Claims::default(), goal, &Pods { fleet, states: &states })
 }
 
-fn unstarted_entries(wanted: &[Entry]) -> Vec<Entry> {
-    wanted.iter().map(unstarted_entry).collect()
+fn unstarted_entries(desired: &[Entry]) -> Vec<Entry> {
+    desired.iter().map(unstarted_entry).collect()
 }
 
 #[test]
 fn shards_of_a_controller_start_when_all_its_pods_have_sidecars() {
-    let wanted = shards_a_and_b("1", "2");
+    let desired = shards_a_and_b("1", "2");
     let waiting = blocked_shards_of(
         &chain(&[]),
         &Claims::default(),
-        &wanted,
+        &desired,
         &sharding_configs(&[]),
         &uninjected_fleet("b"),
     );
@@ -135,11 +135,11 @@ fn shards_of_a_controller_start_when_all_its_pods_have_sidecars() {
     let pods = StartBlocker::Pods(["old-0".to_owned()].into());
     assert!(waiting.values().all(|why| *why == pods));
     // Another manager goes on, also after an edit.
-    let last = plan_of(&[], &unstarted_entries(&wanted), &fleet_beside(&["a", "b"])).entries;
-    assert_eq!(last, unstarted_entries(&wanted));
-    for wanted in [wanted, shards_a_and_b("2", "3")] {
+    let last = plan_of(&[], &unstarted_entries(&desired), &fleet_beside(&["a", "b"])).entries;
+    assert_eq!(last, unstarted_entries(&desired));
+    for desired in [desired, shards_a_and_b("2", "3")] {
         assert_eq!(
-            blocked_without_claims(&last, &wanted, &uninjected_fleet("b")),
+            blocked_without_claims(&last, &desired, &uninjected_fleet("b")),
             ["a", "b"]
         );
         let with = |fleet: Fleet| Fleet {
@@ -147,42 +147,42 @@ fn shards_of_a_controller_start_when_all_its_pods_have_sidecars() {
             ..fleet_beside(&["b"])
         };
         assert!(
-            blocked_without_claims(&last, &wanted, &with(uninjected_fleet("c"))).is_empty(),
+            blocked_without_claims(&last, &desired, &with(uninjected_fleet("c"))).is_empty(),
             "it is nobody's pod"
         );
-        assert!(blocked_without_claims(&last, &wanted, &with(Fleet::default())).is_empty());
+        assert!(blocked_without_claims(&last, &desired, &with(Fleet::default())).is_empty());
     }
 }
 
 #[test]
 fn blocked_shard_starts_with_a_pod_that_has_a_sidecar() {
-    let wanted = shards_a_and_b("1", "2");
+    let desired = shards_a_and_b("1", "2");
     assert!(
-        blocked_without_claims(&[], &wanted, &Fleet::default()).is_empty(),
+        blocked_without_claims(&[], &desired, &Fleet::default()).is_empty(),
         "nobody was there"
     );
     // Scaled to zero and back, or one pod that is made again.
-    let last = unstarted_entries(&wanted);
+    let last = unstarted_entries(&desired);
     let mut fleet = Fleet::default();
     let why = blocked_shards_of(
         &chain(&last),
         &Claims::default(),
-        &wanted,
+        &desired,
         &sharding_configs(&[]),
         &fleet,
     );
     assert!(why.values().all(|why| *why == StartBlocker::NoPods), "{why:?}");
     assert_eq!(why.len(), 2);
     // A new shard of theirs waits with them.
-    assert_eq!(blocked_without_claims(&last[..1], &wanted, &fleet), ["a", "b"]);
+    assert_eq!(blocked_without_claims(&last[..1], &desired, &fleet), ["a", "b"]);
     fleet.sidecars = fleet_beside(&["b"]).sidecars;
     fleet.sidecars[0].is_ending = true;
-    assert_eq!(blocked_without_claims(&last, &wanted, &fleet), ["a", "b"]);
+    assert_eq!(blocked_without_claims(&last, &desired, &fleet), ["a", "b"]);
     fleet.sidecars[0].is_ending = false;
-    assert!(blocked_without_claims(&last, &wanted, &fleet).is_empty());
+    assert!(blocked_without_claims(&last, &desired, &fleet).is_empty());
     fleet.sidecars[0].labels = labels("c");
     assert_eq!(
-        blocked_without_claims(&last, &wanted, &fleet),
+        blocked_without_claims(&last, &desired, &fleet),
         ["a", "b"],
         "it is nobody's pod"
     );
@@ -190,13 +190,13 @@ fn blocked_shard_starts_with_a_pod_that_has_a_sidecar() {
 
 #[test]
 fn start_waits_for_uninjected_pods_that_are_away_for_a_moment() {
-    let (wanted, begun) = (shards_a_and_b("1", "2"), Instant::now());
-    let (last, mut gate) = (chain(&unstarted_entries(&wanted)), StartGate::default());
-    let mut after = |seconds, wanted: &[Entry], fleet: &Fleet| {
+    let (desired, begun) = (shards_a_and_b("1", "2"), Instant::now());
+    let (last, mut gate) = (chain(&unstarted_entries(&desired)), StartGate::default());
+    let mut after = |seconds, desired: &[Entry], fleet: &Fleet| {
         let (claims, now) = (Claims::default(), begun + Duration::from_secs(seconds));
         let states = PodStates::default();
         let pods = Pods { fleet, states: &states };
-        let waiting = blocked_shards((&last, &claims), wanted, &sharding_configs(&[]), pods, &gate, now);
+        let waiting = blocked_shards((&last, &claims), desired, &sharding_configs(&[]), pods, &gate, now);
         gate.record(&waiting, &last.entries, now);
         waiting.into_values().collect::<Vec<_>>()
     };
@@ -205,17 +205,17 @@ fn start_waits_for_uninjected_pods_that_are_away_for_a_moment() {
         ..fleet_beside(&["a", "b"])
     };
     let pods = StartBlocker::Pods(["old-0".to_owned()].into());
-    assert_eq!(after(0, &wanted, &uninjected_fleet("b")), [pods.clone(), pods.clone()]);
-    assert_eq!(after(1, &wanted, &gone), [StartBlocker::Gone, StartBlocker::Gone]);
+    assert_eq!(after(0, &desired, &uninjected_fleet("b")), [pods.clone(), pods.clone()]);
+    assert_eq!(after(1, &desired, &gone), [StartBlocker::Gone, StartBlocker::Gone]);
     // It was made again, without a sidecar.
-    assert_eq!(after(5, &wanted, &uninjected_fleet("b")), [pods.clone(), pods]);
+    assert_eq!(after(5, &desired, &uninjected_fleet("b")), [pods.clone(), pods]);
     assert_eq!(
-        after(7, &wanted, &Fleet::default()),
+        after(7, &desired, &Fleet::default()),
         [StartBlocker::NoPods, StartBlocker::NoPods]
     );
-    assert_eq!(after(9, &wanted, &gone), [StartBlocker::Gone, StartBlocker::Gone]);
+    assert_eq!(after(9, &desired, &gone), [StartBlocker::Gone, StartBlocker::Gone]);
     // One that joins them begins with them.
-    let [a, b] = wanted;
+    let [a, b] = desired;
     let three = [a, b, shard("c", Some("lock"), "3")];
     assert_eq!(
         after(11, &three, &gone),
@@ -227,12 +227,12 @@ fn start_waits_for_uninjected_pods_that_are_away_for_a_moment() {
 
 #[test]
 fn uninjected_pods_of_uncompiled_shards_block_their_siblings() {
-    let wanted = shards_a_and_b("1", "2");
+    let desired = shards_a_and_b("1", "2");
     let blocked = |objects: &CustomResources| {
         blocked_shards_of(
             &chain(&[]),
             &Claims::default(),
-            &wanted,
+            &desired,
             objects,
             &uninjected_fleet("c"),
         )
@@ -258,18 +258,18 @@ fn shard_that_joins_started_ones_is_not_blocked() {
 #[test]
 fn shard_narrowed_by_a_hand_over_has_started() {
     let fleet = fleet_beside(&["a", "b"]);
-    let (last, wanted) = (shards_a_and_b("1", "2"), shards_a_and_b("2", "1"));
-    let plan = plan_of(&last, &wanted, &fleet);
+    let (last, desired) = (shards_a_and_b("1", "2"), shards_a_and_b("2", "1"));
+    let plan = plan_of(&last, &desired, &fleet);
     assert_eq!(plan.waiting.len(), 2, "both give up everything first");
     assert!(
         plan.entries
             .iter()
-            .all(|entry| !last.contains(entry) && !wanted.contains(entry))
+            .all(|entry| !last.contains(entry) && !desired.contains(entry))
     );
-    assert!(blocked_without_claims(&plan.entries, &wanted, &fleet).is_empty());
+    assert!(blocked_without_claims(&plan.entries, &desired, &fleet).is_empty());
     // One that is new has nothing until the others have given it up, which may go away meanwhile.
-    let wanted = [shard("a", Some("lock"), "3"), shard("c", Some("lock"), "1")];
-    let plan = plan_of(&last, &wanted, &fleet);
+    let desired = [shard("a", Some("lock"), "3"), shard("c", Some("lock"), "1")];
+    let plan = plan_of(&last, &desired, &fleet);
     assert!(plan.waiting.contains_key("shard-selector/c"));
     let new: Vec<Entry> = plan
         .entries
@@ -279,7 +279,7 @@ fn shard_narrowed_by_a_hand_over_has_started() {
     assert!(
         blocked_without_claims(
             &new,
-            &wanted[1..],
+            &desired[1..],
             &Fleet {
                 uninjected: uninjected_fleet("c").uninjected,
                 ..fleet
@@ -293,28 +293,28 @@ fn shard_narrowed_by_a_hand_over_has_started() {
 fn pods_that_leave_a_blocked_shard_do_not_start_it() {
     let last = unstarted_entries(&shards_a_and_b("1", "2"));
     let fleet = fleet_beside(&["a", "b"]);
-    let wanted = [shard("a", Some("lock"), "1")];
-    let plan = plan_of(&last, &unstarted_entries(&wanted), &fleet);
+    let desired = [shard("a", Some("lock"), "1")];
+    let plan = plan_of(&last, &unstarted_entries(&desired), &fleet);
     assert_eq!(plan.entries.len(), 2, "b's pods see nothing still");
-    assert_eq!(blocked_without_claims(&plan.entries, &wanted, &fleet), ["a"]);
-    let plan = plan_of(&plan.entries, &unstarted_entries(&wanted), &fleet);
-    assert_eq!(blocked_without_claims(&plan.entries, &wanted, &fleet), ["a"]);
+    assert_eq!(blocked_without_claims(&plan.entries, &desired, &fleet), ["a"]);
+    let plan = plan_of(&plan.entries, &unstarted_entries(&desired), &fleet);
+    assert_eq!(blocked_without_claims(&plan.entries, &desired, &fleet), ["a"]);
 }
 
 #[test]
 fn returning_shards_stay_started_while_a_pod_shows_them() {
-    let (wanted, fleet) = ([shard("a", Some("lock"), "1")], fleet_beside(&["a"]));
-    let gone = plan_of(&wanted, &[], &fleet);
+    let (desired, fleet) = ([shard("a", Some("lock"), "1")], fleet_beside(&["a"]));
+    let gone = plan_of(&desired, &[], &fleet);
     assert!(gone.entries.iter().all(|entry| lock_of(entry).is_none()));
-    assert!(blocked_names(&gone.entries, &gone.claims, &wanted, &fleet).is_empty());
+    assert!(blocked_names(&gone.entries, &gone.claims, &desired, &fleet).is_empty());
     // Claims of entries that had not started let no shard start.
-    let waited = plan_of(&unstarted_entries(&wanted), &[], &fleet);
+    let waited = plan_of(&unstarted_entries(&desired), &[], &fleet);
     assert!(!waited.claims.is_empty());
-    assert_eq!(blocked_names(&waited.entries, &waited.claims, &wanted, &fleet), ["a"]);
+    assert_eq!(blocked_names(&waited.entries, &waited.claims, &desired, &fleet), ["a"]);
     // Nor do claims that were merged because there were too many.
     let claim = json!({"named": ["uid-a-0"], "lock": "lock", "shard": "a", "limits": []});
     let merged: Claims = serde_json::from_value(json!({"shown": {"shard-selector/a": [claim]}})).unwrap();
-    assert_eq!(blocked_names(&[], &merged, &wanted, &fleet), ["a"]);
+    assert_eq!(blocked_names(&[], &merged, &desired, &fleet), ["a"]);
     let states = PodStates {
         quiet: ["a-0".to_owned()].into(),
         ..PodStates::default()
@@ -323,7 +323,7 @@ fn returning_shards_stay_started_while_a_pod_shows_them() {
         fleet: &fleet,
         states: &states,
     };
-    let waiting = blocked_shards_with((&chain(&[]), &gone.claims), &wanted, &sharding_configs(&[]), pods);
+    let waiting = blocked_shards_with((&chain(&[]), &gone.claims), &desired, &sharding_configs(&[]), pods);
     assert_eq!(
         waiting.keys().collect::<Vec<_>>(),
         ["shard-selector/a"],
@@ -333,20 +333,20 @@ fn returning_shards_stay_started_while_a_pod_shows_them() {
 
 #[test]
 fn shards_that_sidecars_run_stay_started_when_the_chain_is_lost() {
-    let wanted = [shard("a", Some("lock"), "1")];
+    let desired = [shard("a", Some("lock"), "1")];
     let says = |generation, entry: &Entry| {
         let mut fleet = fleet_beside(&["a"]);
         let status = samples::running(generation, [entry]);
         fleet.reports.insert("a-0".to_owned(), Report::Status(Box::new(status)));
         fleet
     };
-    let [now, before] = [unstarted_entry(&wanted[0]), shard("a", Some("lock"), "0")];
+    let [now, before] = [unstarted_entry(&desired[0]), shard("a", Some("lock"), "0")];
     for generation in [7, 8] {
-        assert!(blocked_without_claims(&[], &wanted, &says(generation, &before)).is_empty());
-        assert_eq!(blocked_without_claims(&[], &wanted, &says(generation, &now)), ["a"]);
+        assert!(blocked_without_claims(&[], &desired, &says(generation, &before)).is_empty());
+        assert_eq!(blocked_without_claims(&[], &desired, &says(generation, &now)), ["a"]);
     }
     assert_eq!(
-        blocked_without_claims(&[], &wanted, &says(6, &before)),
+        blocked_without_claims(&[], &desired, &says(6, &before)),
         ["a"],
         "it is told to end that"
     );
@@ -364,13 +364,13 @@ fn shards_that_sidecars_run_stay_started_when_the_chain_is_lost() {
 #[test]
 fn controllers_start_independently() {
     let of = |lock: Option<&str>, other: Option<&str>| [shard("a", lock, "1"), shard("b", other, "2")];
-    for wanted in [of(Some("lock"), Some("another")), of(None, None)] {
-        assert_eq!(blocked_without_claims(&[], &wanted, &uninjected_fleet("b")), ["b"]);
+    for desired in [of(Some("lock"), Some("another")), of(None, None)] {
+        assert_eq!(blocked_without_claims(&[], &desired, &uninjected_fleet("b")), ["b"]);
         assert_eq!(
-            blocked_without_claims(&wanted[..1], &wanted, &uninjected_fleet("b")),
+            blocked_without_claims(&desired[..1], &desired, &uninjected_fleet("b")),
             ["b"]
         );
-        assert!(blocked_without_claims(&wanted, &wanted, &uninjected_fleet("b")).is_empty());
+        assert!(blocked_without_claims(&desired, &desired, &uninjected_fleet("b")).is_empty());
     }
     // Another lock makes no other shard; another object does.
     let [a, b] = of(Some("old"), Some("lock"));
@@ -385,11 +385,11 @@ fn controllers_start_independently() {
 fn unstarted_shards_are_blocked_when_pods_are_unknown() {
     let mut fleet = Fleet::default();
     fleet.uninjected.unknown = Some("pods is forbidden".to_owned());
-    let wanted = [shard("a", Some("lock"), "1"), shard("b", Some("another"), "2")];
+    let desired = [shard("a", Some("lock"), "1"), shard("b", Some("another"), "2")];
     let waiting = blocked_shards_of(
-        &chain(&wanted[..1]),
+        &chain(&desired[..1]),
         &Claims::default(),
-        &wanted,
+        &desired,
         &sharding_configs(&[]),
         &fleet,
     );

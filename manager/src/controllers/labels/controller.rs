@@ -167,10 +167,10 @@ impl Controller {
     async fn follow_kinds(&mut self, kinds: BTreeMap<String, ApiResource>) {
         // Otherwise each object would request its namespace.
         self.shared.namespaces.wait_until_known().await;
-        let is_wanted = |name: &String, followed: &FollowedKind| kinds.get(name) == Some(&followed.kind);
+        let is_desired = |name: &String, followed: &FollowedKind| kinds.get(name) == Some(&followed.kind);
         let gone: Vec<_> = self
             .followed
-            .extract_if(.., |name, followed| !is_wanted(name, followed))
+            .extract_if(.., |name, followed| !is_desired(name, followed))
             .collect();
         for (name, followed) in gone {
             followed.stop.cancel();

@@ -54,7 +54,7 @@ pub(super) fn plan_root(root: &Value, documents: &[Value], namespaces: &[String]
         return plan_without_shards(root, documents, None);
     }
     let read = read(root);
-    let (wanted, is_disabled) = match &read {
+    let (desired, is_disabled) = match &read {
         Ok(Object::ShardingConfig(config)) => {
             let is_disabled = config.spec.root.as_ref().is_some_and(|root| root.disable == Some(true));
             (desired_shards(config, namespaces, keys), is_disabled)
@@ -62,7 +62,7 @@ pub(super) fn plan_root(root: &Value, documents: &[Value], namespaces: &[String]
         Ok(_) => return Plan::default(),
         Err(mistakes) => (Err(mistakes.clone()), false),
     };
-    match wanted {
+    match desired {
         Err(mistakes) => Plan {
             condition: Some(not_sharded(
                 Reason::INVALID,
@@ -74,7 +74,7 @@ pub(super) fn plan_root(root: &Value, documents: &[Value], namespaces: &[String]
             let disabled = not_sharded(Reason::DISABLED, "root.disable is true: no shard is made");
             plan_without_shards(root, documents, Some(disabled))
         }
-        Ok(wanted) => plan_changes(root, &wanted, documents),
+        Ok(desired) => plan_changes(root, &desired, documents),
     }
 }
 
@@ -142,8 +142,8 @@ fn waits_for(children: &[&Value]) -> Option<String> {
     })
 }
 
-fn plan_changes(root: &Value, wanted: &[ShardingConfig], documents: &[Value]) -> Plan {
-    let names: Vec<String> = wanted.iter().filter_map(|child| child.metadata.name.clone()).collect();
+fn plan_changes(root: &Value, desired: &[ShardingConfig], documents: &[Value]) -> Plan {
+    let names: Vec<String> = desired.iter().filter_map(|child| child.metadata.name.clone()).collect();
     if let Some(blocked) = blocking_reason(root, &names, documents) {
         return Plan {
             condition: Some(blocked),
@@ -156,7 +156,7 @@ fn plan_changes(root: &Value, wanted: &[ShardingConfig], documents: &[Value]) ->
     };
     let write = |child: &ShardingConfig| {
         let stored = of_name(child.metadata.name.as_deref().unwrap_or_default());
-        let is_same = stored.is_some_and(|stored| is_as_wanted(stored, child));
+        let is_same = stored.is_some_and(|stored| is_as_desired(stored, child));
         (!is_same).then(|| Write {
             child: child.clone(),
             version: stored.map(|stored| text_at(stored, "/metadata/resourceVersion").to_owned()),
@@ -167,7 +167,7 @@ fn plan_changes(root: &Value, wanted: &[ShardingConfig], documents: &[Value]) ->
     let message = format!("{} shards", names.len());
     Plan {
         protect: !has_finalizer(root),
-        writes: wanted.iter().filter_map(write).collect(),
+        writes: desired.iter().filter_map(write).collect(),
         deletes: others.filter_map(shard_to_delete).collect(),
         made: Some(names),
         condition: Some(ConditionDraft::new(
@@ -182,8 +182,8 @@ fn plan_changes(root: &Value, wanted: &[ShardingConfig], documents: &[Value]) ->
 
 /// Why nothing can be written now.
 fn blocking_reason(root: &Value, names: &[String], documents: &[Value]) -> Option<ConditionDraft> {
-    let is_wanted = |document: &&Value| names.iter().any(|name| name == text_at(document, "/metadata/name"));
-    let there: Vec<&Value> = documents.iter().filter(is_wanted).collect();
+    let is_desired = |document: &&Value| names.iter().any(|name| name == text_at(document, "/metadata/name"));
+    let there: Vec<&Value> = documents.iter().filter(is_desired).collect();
     let named = |is_such: &dyn Fn(&Value) -> bool| -> Vec<&str> {
         let such = there.iter().filter(|document| is_such(document));
         such.map(|document| text_at(document, "/metadata/name")).collect()
@@ -232,7 +232,7 @@ fn shard_to_delete(child: &Value) -> Option<(String, String)> {
 }
 
 /// Whether a write would change nothing. Additions by others do not matter, unless they are in the spec.
-fn is_as_wanted(stored: &Value, child: &ShardingConfig) -> bool {
+fn is_as_desired(stored: &Value, child: &ShardingConfig) -> bool {
     let Ok(Object::ShardingConfig(stored)) = read(stored) else {
         return false;
     };
@@ -255,8 +255,8 @@ fn is_as_wanted(stored: &Value, child: &ShardingConfig) -> bool {
 }
 
 /// Whether two objects have the same spec.
-pub(super) fn is_same_spec(stored: &ShardingConfig, wanted: &ShardingConfig) -> bool {
-    stored.spec == wanted.spec
+pub(super) fn is_same_spec(stored: &ShardingConfig, desired: &ShardingConfig) -> bool {
+    stored.spec == desired.spec
 }
 
 /// The shards that were made from this root.

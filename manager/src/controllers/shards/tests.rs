@@ -187,7 +187,7 @@ async fn changed_bundle_is_restored() {
     put(&server, config("a", "root", &root_spec(2)));
     let is_right = |state: &Snapshot<'_>| is_sharded(state, "a", "root", 2);
     until(&server, "two shards", is_right).await;
-    let wanted = get(&server, "a", "demo-2-normal").unwrap();
+    let expected = get(&server, "a", "demo-2-normal").unwrap();
     let changes: [Change; 4] = [
         |shard| shard["spec"]["limits"][0]["selector"] = json!({}),
         |shard| shard["spec"]["webhook"] = json!({ "certDir": "/certs", "port": 1 }),
@@ -199,7 +199,7 @@ async fn changed_bundle_is_restored() {
         until(&server, "it is restored", |state| {
             let shard = state.get(KIND, "a", "demo-2-normal").unwrap();
             let same = ["/spec", "/metadata/ownerReferences", "/metadata/annotations"];
-            same.iter().all(|field| shard.pointer(field) == wanted.pointer(field)) && is_right(state)
+            same.iter().all(|field| shard.pointer(field) == expected.pointer(field)) && is_right(state)
         })
         .await;
     }
@@ -211,7 +211,7 @@ async fn changed_bundle_is_restored() {
     });
     until(&server, "it can be read again", |state| {
         let shard = state.get(KIND, "a", "demo-2-normal").unwrap();
-        shard["spec"] == wanted["spec"] && is_right(state)
+        shard["spec"] == expected["spec"] && is_right(state)
     })
     .await;
     running.stop().await;

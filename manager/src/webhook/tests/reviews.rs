@@ -331,11 +331,11 @@ async fn namespaces_and_objects_are_labelled() {
     };
     let theirs = json!({"app": "x", "ctrlmesh.kusionstack.io/shard-hash": "4"});
     let configmap = object("test-1", &theirs);
-    let mut wanted = carried("30", "test-1");
-    wanted["app"] = json!("x");
+    let mut expected = carried("30", "test-1");
+    expected["app"] = json!("x");
     assert_eq!(
         labels(&configmap, &server.create(MUTATE_RESOURCE, &configmap).await),
-        wanted
+        expected
     );
     let configmap = object("free", &theirs);
     assert_eq!(

@@ -31,9 +31,9 @@ pub(crate) fn too_old(req: &dyn Request) -> Refusal {
 /// `NewTooLargeResourceVersionError` (k8s.io/apiserver `pkg/storage/errors.go`), with the second that
 /// `pkg/storage/cacher/watch_cache.go` gives.
 pub(crate) fn too_new(req: &dyn Request) -> Refusal {
-    let wanted = requested_version(req).unwrap_or_default();
-    let current = wanted.saturating_sub(DISTANCE);
-    let message = format!("Timeout: Too large resource version: {wanted}, current: {current}");
+    let requested = requested_version(req).unwrap_or_default();
+    let current = requested.saturating_sub(DISTANCE);
+    let message = format!("Timeout: Too large resource version: {requested}, current: {current}");
     let cause = Details::new("", "", "").cause("ResourceVersionTooLarge", "Too large resource version", "");
     Refusal::new(504, message)
         .reason("Timeout")

@@ -66,7 +66,7 @@ fn assert_refused(json: &str, path: &str, hint: &str) {
         .unwrap_or_else(|| panic!("{json} was accepted"));
     assert!(
         error.starts_with(path) && error.contains(hint),
-        "{json}\ngave {error}\nwanted {path} … {hint}"
+        "{json}\ngave {error}\nexpected {path} … {hint}"
     );
 }
 

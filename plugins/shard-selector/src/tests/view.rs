@@ -119,7 +119,7 @@ fn assert_refused(limits: &str, path: &str, hint: &str) {
         .unwrap_or_else(|| panic!("{limits} was accepted"));
     assert!(
         error.starts_with(path) && error.contains(hint),
-        "{limits}\ngave {error}\nwanted {path} … {hint}"
+        "{limits}\ngave {error}\nexpected {path} … {hint}"
     );
 }
 

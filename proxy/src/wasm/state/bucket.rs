@@ -81,9 +81,9 @@ impl Bucket {
 
     /// Takes tokens; missing ones become debt.
     pub(super) fn take(&mut self, tokens: u64) {
-        let wanted = self.rule.units(tokens);
-        self.debt += wanted.saturating_sub(self.level);
-        self.level = self.level.saturating_sub(wanted);
+        let requested = self.rule.units(tokens);
+        self.debt += requested.saturating_sub(self.level);
+        self.level = self.level.saturating_sub(requested);
     }
 
     /// Whether the bucket is equal to an unused one.

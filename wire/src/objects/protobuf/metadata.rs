@@ -10,14 +10,14 @@ use crate::objects::{Controller, FilterError, MetadataFields, ObjectMetadata, Te
 /// A key and its value in a map.
 type Entry<'a> = (Cow<'a, str>, Cow<'a, str>);
 
-/// Reads the wanted fields of an object that begins at `start`.
+/// Reads the requested fields of an object that begins at `start`.
 ///
 /// The last occurrence of a field counts for upstream's decoders, so the message is read to its end. They merge an
 /// `ObjectMeta` that occurs twice, which is refused here.
 pub(super) fn read_metadata(
     object: &[u8],
     start: usize,
-    wanted: MetadataFields,
+    requested: MetadataFields,
 ) -> Result<ObjectMetadata<'_>, FilterError> {
     let mut found: Option<PlacedField<'_>> = None;
     for field in placed_fields(object, start) {
@@ -31,21 +31,25 @@ pub(super) fn read_metadata(
         }
     }
     let metadata = found.ok_or(FilterError::NoMetadata)?;
-    read_object_meta(metadata.content()?, metadata.content_start(), wanted)
+    read_object_meta(metadata.content()?, metadata.content_start(), requested)
 }
 
-fn read_object_meta(message: &[u8], start: usize, wanted: MetadataFields) -> Result<ObjectMetadata<'_>, FilterError> {
+fn read_object_meta(
+    message: &[u8],
+    start: usize,
+    requested: MetadataFields,
+) -> Result<ObjectMetadata<'_>, FilterError> {
     let mut read = ObjectMetadata::default();
     for field in placed_fields(message, start) {
         let field = field?;
         match field.field.number {
-            1 if wanted.name => read.name = field.lossy_text()?,
-            3 if wanted.namespace => read.namespace = field.lossy_text()?,
-            5 if wanted.uid => read.uid = field.lossy_text()?,
-            6 if wanted.resource_version => read.resource_version = field.lossy_text()?,
-            11 if wanted.labels => push_entry(&mut read.labels, &field)?,
-            12 if wanted.annotations => push_entry(&mut read.annotations, &field)?,
-            13 if wanted.controller && read.controller.is_none() => read.controller = read_controller(&field)?,
+            1 if requested.name => read.name = field.lossy_text()?,
+            3 if requested.namespace => read.namespace = field.lossy_text()?,
+            5 if requested.uid => read.uid = field.lossy_text()?,
+            6 if requested.resource_version => read.resource_version = field.lossy_text()?,
+            11 if requested.labels => push_entry(&mut read.labels, &field)?,
+            12 if requested.annotations => push_entry(&mut read.annotations, &field)?,
+            13 if requested.controller && read.controller.is_none() => read.controller = read_controller(&field)?,
             1 | 3 | 5 | 6 | 11 | 12 | 13 => {
                 field.content()?;
             }

@@ -191,20 +191,20 @@ proptest! {
     /// shows it.
     #[test]
     fn object_never_has_two_owners_whatever_divides_it(sequence in prop::collection::vec(steps(), 1..40)) {
-        let mut wanted = entries_of(Division::Owner, SHARDS);
-        let mut cluster = with_pods(0..SHARDS, &wanted);
+        let mut desired = entries_of(Division::Owner, SHARDS);
+        let mut cluster = with_pods(0..SHARDS, &desired);
         for step in sequence {
             match step {
-                Step::Divide(division, shards) => wanted = entries_of(division, shards),
+                Step::Divide(division, shards) => desired = entries_of(division, shards),
                 Step::Sync(pod) => cluster.sync(pod),
-                Step::Pass => drop(cluster.step(&wanted)),
+                Step::Pass => drop(cluster.step(&desired)),
             }
             for (resource, object, count) in owner_counts(&cluster) {
                 prop_assert!(count <= 1, "{count} pods show {resource} {object:?}");
             }
         }
         for _ in 0..5 {
-            cluster.step(&wanted);
+            cluster.step(&desired);
             sync_all_pods(&mut cluster);
         }
         for (resource, object, count) in owner_counts(&cluster) {

@@ -181,7 +181,7 @@ fn settle_time_of_losing_shard_counts_until_its_pods_have_given_up_its_objects()
     ] {
         let pass = |last: &[Entry],
                     claims: &Claims,
-                    wanted: &[Entry],
+                    desired: &[Entry],
                     times: &BTreeMap<String, Duration>,
                     fleet: &Vec<Known>| {
             let goal = Goal {
@@ -189,7 +189,7 @@ fn settle_time_of_losing_shard_counts_until_its_pods_have_given_up_its_objects()
                     default: Duration::from_secs(2),
                     by_entry: times,
                 },
-                ..goal(wanted, &NONE)
+                ..goal(desired, &NONE)
             };
             let plan = plan(last, claims, goal, fleet);
             let claims: Claims = serde_json::from_str(&serde_json::to_string(&plan.claims).unwrap()).unwrap();
@@ -221,4 +221,14 @@ fn claims_without_settle_times_are_read() {
     let labels = labels_of(9);
     let times: Vec<_> = claims.settle_times("uid-0", &labels, &[]).collect();
     assert_eq!(times, [None], "the default");
+}
+
+/// Managers of earlier versions read and write the field as `wanted`.
+#[test]
+fn target_limits_keep_their_stored_name() {
+    let mut claims = Claims::default();
+    claims.set_targets(&[shard(0, &[0])]);
+    let stored = serde_json::to_value(&claims).unwrap();
+    assert!(stored["wanted"]["shard-selector/s0"].is_array(), "{stored}");
+    assert_eq!(serde_json::from_value::<Claims>(stored).unwrap(), claims);
 }

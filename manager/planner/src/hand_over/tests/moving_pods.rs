@@ -49,8 +49,8 @@ impl Plan {
     fn with_single_pods(mut self) -> Self {
         let mut free: Vec<usize> = (0..SHARDS).collect();
         for pod in &mut self.pods {
-            let wanted = pod.and_then(|shard| free.iter().position(|free| *free == shard));
-            *pod = (!free.is_empty()).then(|| free.remove(wanted.unwrap_or(0)));
+            let desired = pod.and_then(|shard| free.iter().position(|free| *free == shard));
+            *pod = (!free.is_empty()).then(|| free.remove(desired.unwrap_or(0)));
         }
         self
     }
@@ -142,8 +142,8 @@ impl Pods {
         self.pods.iter().map(known).collect()
     }
 
-    fn run_pass(&mut self, wanted: &[Entry]) -> bool {
-        let plan = plan(&self.last, &self.claims, goal(wanted, &NONE), &self.fleet());
+    fn run_pass(&mut self, desired: &[Entry]) -> bool {
+        let plan = plan(&self.last, &self.claims, goal(desired, &NONE), &self.fleet());
         if plan.entries == self.last {
             return plan.waiting.is_empty();
         }
@@ -169,9 +169,9 @@ impl Pods {
         (0..PODS).filter(acts).collect()
     }
 
-    fn settle(&mut self, wanted: &[Entry]) {
+    fn settle(&mut self, desired: &[Entry]) {
         for _ in 0..20 {
-            let is_settled = self.run_pass(wanted);
+            let is_settled = self.run_pass(desired);
             for pod in 0..PODS {
                 if !self.pods.contains_key(&pod) && (self.has_lock || pod < PODS - 1) {
                     self.create_pod(pod);
@@ -219,20 +219,20 @@ fn events() -> impl Strategy<Value = Event> {
 fn play_sequence(first: Plan, sequence: Vec<Event>, has_lock: bool) -> Result<(), TestCaseError> {
     let mut pods = Pods::new(has_lock);
     // Every pod is in a shard once: one that never was is not sharded, and sees everything.
-    let mut wanted = Plan {
+    let mut desired = Plan {
         pods: (0..PODS).map(|pod| Some(pod % SHARDS)).collect(),
         ..first
     };
     // Without leases there must be no more pods than shards.
     let last = if has_lock { PODS } else { PODS - 1 };
     pods.pods.retain(|pod, _| *pod < last);
-    pods.run_pass(&wanted.entries(has_lock));
+    pods.run_pass(&desired.entries(has_lock));
     let mut bounds = [if has_lock { 1 } else { PODS }; BUCKETS];
     for event in sequence {
         match event {
-            Event::Edit(edited) => wanted = if has_lock { edited } else { edited.with_single_pods() },
+            Event::Edit(edited) => desired = if has_lock { edited } else { edited.with_single_pods() },
             Event::Sync(pod) => pods.sync(pod),
-            Event::Pass => drop(pods.run_pass(&wanted.entries(has_lock))),
+            Event::Pass => drop(pods.run_pass(&desired.entries(has_lock))),
             Event::Recreate(pod) => pods.create_pod(pod.min(last - 1)),
             Event::Delete(pod) => {
                 pods.pods.remove(&pod);
@@ -246,10 +246,10 @@ fn play_sequence(first: Plan, sequence: Vec<Event>, has_lock: bool) -> Result<()
             *bound = now.len().max(1);
         }
     }
-    let entries = wanted.entries(has_lock);
+    let entries = desired.entries(has_lock);
     pods.settle(&entries);
-    for (bucket, shard) in wanted.buckets.iter().enumerate() {
-        let own: Vec<usize> = (0..PODS).filter(|pod| wanted.pods[*pod] == Some(*shard)).collect();
+    for (bucket, shard) in desired.buckets.iter().enumerate() {
+        let own: Vec<usize> = (0..PODS).filter(|pod| desired.pods[*pod] == Some(*shard)).collect();
         let now = pods.owners(bucket);
         prop_assert!(
             now.len() == own.len().min(1) && now.iter().all(|pod| own.contains(pod)),

@@ -98,9 +98,9 @@ impl Cluster {
     /// A pass of the manager: it acts on pods only after it has stored the chain.
     fn run_pass(&mut self, owners: &[usize]) -> bool {
         let buckets_of = |id| -> Vec<usize> { (0..owners.len()).filter(|bucket| owners[*bucket] == id).collect() };
-        let wanted: Vec<Entry> = (0..SHARDS).map(|id| shard(id, &buckets_of(id))).collect();
-        let restarts = wanted.iter().map(|entry| entry.name.clone()).collect();
-        let plan = plan(&self.last, &self.claims, goal(&wanted, &restarts), &self.fleet());
+        let desired: Vec<Entry> = (0..SHARDS).map(|id| shard(id, &buckets_of(id))).collect();
+        let restarts = desired.iter().map(|entry| entry.name.clone()).collect();
+        let plan = plan(&self.last, &self.claims, goal(&desired, &restarts), &self.fleet());
         let is_new = plan.entries != self.last;
         self.claims = serde_json::from_str(&serde_json::to_string(&plan.claims).unwrap()).unwrap();
         self.last = plan.entries;

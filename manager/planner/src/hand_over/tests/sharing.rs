@@ -2,13 +2,13 @@
 
 use super::*;
 
-fn shared(last: &[Entry], wanted: &[Entry], fleet: &Vec<Known>) -> Vec<(String, String)> {
-    shared_of(last, last, wanted, fleet)
+fn shared(last: &[Entry], desired: &[Entry], fleet: &Vec<Known>) -> Vec<(String, String)> {
+    shared_of(last, last, desired, fleet)
 }
 
-fn shared_of(last: &[Entry], meant: &[Entry], wanted: &[Entry], fleet: &Vec<Known>) -> Vec<(String, String)> {
+fn shared_of(last: &[Entry], meant: &[Entry], desired: &[Entry], fleet: &Vec<Known>) -> Vec<(String, String)> {
     let none = BTreeSet::new();
-    pairs(&newly_shared(shown(last, meant, &none, &none), wanted, fleet))
+    pairs(&newly_shared(shown(last, meant, &none, &none), desired, fleet))
 }
 
 fn shown<'a>(
@@ -42,7 +42,7 @@ fn pair(name: &str, other: &str) -> (String, String) {
 fn gained_objects_that_another_shard_keeps_are_shared() {
     let fleet = with_pods(0..3, &[]).fleet();
     let last = [shard(0, &[0, 1]), shard(1, &[2])];
-    let of = |wanted: &[Entry]| shared(&last, wanted, &fleet);
+    let of = |desired: &[Entry]| shared(&last, desired, &fleet);
     assert_eq!(of(&last), []);
     assert_eq!(of(&[shard(0, &[0, 1]), shard(1, &[1, 2])]), [pair("s1", "s0")]);
     assert_eq!(of(&[shard(0, &[0]), shard(1, &[1, 2])]), [], "it is handed over");
@@ -66,7 +66,7 @@ fn pending_gain_is_kept_by_its_shard() {
     // The bucket is on its way from s0 to s1. Now s2 is to have it, and the edit of s1 has yet to arrive.
     let last = [shard(0, &[0]), shard(1, &[2]), shard(2, &[3])];
     let meant = [shard(0, &[0]), shard(1, &[1, 2]), shard(2, &[3])];
-    let of = |wanted: &[Entry]| shared_of(&last, &meant, wanted, &fleet);
+    let of = |desired: &[Entry]| shared_of(&last, &meant, desired, &fleet);
     assert_eq!(of(&meant), []);
     let early = [shard(0, &[0]), shard(1, &[1, 2]), shard(2, &[1, 3])];
     assert_eq!(of(&early), [pair("s2", "s1")]);
@@ -86,8 +86,8 @@ fn shard_that_would_lose_all_or_restart_is_not_held_back() {
     let fleet = with_pods(0..2, &[]).fleet();
     let name = || BTreeSet::from(["shard-selector/s1".to_owned()]);
     let none = BTreeSet::new();
-    let of = |last: &[Entry], wanted: &[Entry], restarts: &BTreeSet<String>, of_roots: &BTreeSet<String>| {
-        pairs(&newly_shared(shown(last, last, restarts, of_roots), wanted, &fleet))
+    let of = |last: &[Entry], desired: &[Entry], restarts: &BTreeSet<String>, of_roots: &BTreeSet<String>| {
+        pairs(&newly_shared(shown(last, last, restarts, of_roots), desired, &fleet))
     };
     let last = [shard(0, &[0, 1]), shard(1, &[2, 3])];
     let (gains, swaps) = (
@@ -122,26 +122,26 @@ pub(super) fn with_lock(entry: &Entry, name: Option<&str>) -> Entry {
 #[test]
 fn shards_that_show_nothing_or_belong_to_another_controller_are_not_waited_for() {
     let last = [shard(0, &[0, 1]), shard(1, &[2])];
-    let wanted = [shard(0, &[0, 1]), shard(1, &[1, 2])];
+    let desired = [shard(0, &[0, 1]), shard(1, &[1, 2])];
     let mut fleet = with_pods(0..2, &[]).fleet();
     fleet[0].is_blank = true;
-    assert_eq!(shared(&last, &wanted, &fleet), []);
+    assert_eq!(shared(&last, &desired, &fleet), []);
     fleet.remove(0);
-    assert_eq!(shared(&last, &wanted, &fleet), []);
+    assert_eq!(shared(&last, &desired, &fleet), []);
     let fleet = with_pods(0..2, &[]).fleet();
     let lockless = |entries: &[Entry]| entries.iter().map(|entry| with_lock(entry, None)).collect::<Vec<_>>();
-    assert_eq!(shared(&lockless(&last), &lockless(&wanted), &fleet), []);
+    assert_eq!(shared(&lockless(&last), &lockless(&desired), &fleet), []);
     let others = |entries: &[Entry]| [entries[0].clone(), with_lock(&entries[1], Some("another"))];
-    assert_eq!(shared(&others(&last), &others(&wanted), &fleet), []);
+    assert_eq!(shared(&others(&last), &others(&desired), &fleet), []);
 }
 
 #[test]
 fn shared_objects_are_left_out_until_they_are_given_up() {
     let last = [shard(0, &[0, 1]), shard(1, &[2])];
-    let wanted = [shard(0, &[0, 1, 4]), shard(1, &[1, 2]), shard(2, &[0])];
+    let desired = [shard(0, &[0, 1, 4]), shard(1, &[1, 2]), shard(2, &[0])];
     let names = ["shard-selector/s1".to_owned(), "shard-selector/s2".to_owned()];
-    let held = unshared(&last, &wanted, &names);
-    assert_eq!(held[0], wanted[0]);
+    let held = unshared(&last, &desired, &names);
+    assert_eq!(held[0], desired[0]);
     assert_eq!(held[1], last[1]);
     let seen = |bucket| sees(&held, 2, bucket);
     assert!(!(0..BUCKETS).any(seen), "it is new, and sees nothing");

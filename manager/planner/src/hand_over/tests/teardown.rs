@@ -117,7 +117,7 @@ fn deleted_shard_is_held_while_pod_that_left_it_shows_its_objects() {
     let (name, mut fleet) = (entry_name(0), cluster.fleet());
     fleet[0].is_quiet = false;
     let goal = Goal {
-        wanted: &entries_of_owners(&[None, Some(1)]),
+        desired: &entries_of_owners(&[None, Some(1)]),
         restarts: &NONE,
         deleted: &[name.clone()].into(),
         settle: SettleTimes::default(),
@@ -136,11 +136,11 @@ fn shard_gets_everything_only_when_pod_that_came_to_it_does_not_lead_by_its_earl
     let cluster = with_pods(0..3, &all);
     let (mut last, mut claims, mut fleet) = (cluster.last.clone(), cluster.claims.clone(), cluster.fleet());
     let deleted: BTreeSet<String> = (0..3).map(entry_name).collect();
-    let mut pass = |fleet: &Vec<Known>, wanted: &[Entry]| {
+    let mut pass = |fleet: &Vec<Known>, desired: &[Entry]| {
         let goal = Goal {
-            wanted,
+            desired,
             restarts: &NONE,
-            deleted: if wanted.is_empty() { &deleted } else { &NONE },
+            deleted: if desired.is_empty() { &deleted } else { &NONE },
             settle: SettleTimes::default(),
         };
         let plan = plan(&last, &claims, goal, fleet);
@@ -263,7 +263,7 @@ fn replacements_are_not_evicted_when_pods_are_too_many_to_name() {
         });
     }
     let goal = Goal {
-        wanted: &[],
+        desired: &[],
         restarts: &restarts,
         deleted: &restarts,
         settle: SettleTimes::default(),

@@ -27,8 +27,8 @@ fn core_resources() -> Vec<APIResource> {
     ]
 }
 
-fn selected_plurals(wanted: &SelectedKinds, group_version: &str) -> Vec<String> {
-    let (selected, _) = wanted.select_resources(group_version, &core_resources());
+fn selected_plurals(desired: &SelectedKinds, group_version: &str) -> Vec<String> {
+    let (selected, _) = desired.select_resources(group_version, &core_resources());
     selected.into_iter().map(|selected| selected.plural).collect()
 }
 
@@ -42,8 +42,8 @@ fn kinds_are_named_or_all() {
         ("[]", &[]),
     ];
     for (kinds, plural) in cases {
-        let wanted = read(&format!("groupVersionKinds: {{v1: {kinds}}}")).unwrap();
-        assert_eq!(selected_plurals(&wanted, "v1"), plural, "{kinds}");
+        let desired = read(&format!("groupVersionKinds: {{v1: {kinds}}}")).unwrap();
+        assert_eq!(selected_plurals(&desired, "v1"), plural, "{kinds}");
     }
 }
 
@@ -61,8 +61,8 @@ fn endpoint_is_accepted_for_endpoints() {
 
 #[test]
 fn unlabelable_kinds_are_skipped_with_reason() {
-    let wanted = read("groupVersionKinds: {v1: [Node, Binding, Widget, Pod]}").unwrap();
-    let (selected, left) = wanted.select_resources("v1", &core_resources());
+    let desired = read("groupVersionKinds: {v1: [Node, Binding, Widget, Pod]}").unwrap();
+    let (selected, left) = desired.select_resources("v1", &core_resources());
     assert_eq!(selected.len(), 1);
     let expected = [
         "v1 Node: its objects lie in no namespace",
@@ -74,8 +74,8 @@ fn unlabelable_kinds_are_skipped_with_reason() {
 
 #[test]
 fn missing_group_is_reported_only_if_configured() {
-    let wanted = read("groupVersionKinds: {example.com/v1: ['*']}").unwrap();
-    let (selected, left) = wanted.select_resources("example.com/v1", &[]);
+    let desired = read("groupVersionKinds: {example.com/v1: ['*']}").unwrap();
+    let (selected, left) = desired.select_resources("example.com/v1", &[]);
     assert!(selected.is_empty());
     assert_eq!(left, ["example.com/v1: the cluster has no such group and version"]);
     let by_default = SelectedKinds::default();
@@ -85,8 +85,8 @@ fn missing_group_is_reported_only_if_configured() {
 
 #[test]
 fn selected_resources_have_group_version_and_plural() {
-    let wanted = read("groupVersionKinds: {apps/v1: [Deployment]}").unwrap();
-    let (selected, _) = wanted.select_resources("apps/v1", &[api_resource("Deployment", "deployments", true, USUAL)]);
+    let desired = read("groupVersionKinds: {apps/v1: [Deployment]}").unwrap();
+    let (selected, _) = desired.select_resources("apps/v1", &[api_resource("Deployment", "deployments", true, USUAL)]);
     let expected = ApiResource {
         group: "apps".into(),
         version: "v1".into(),
@@ -99,8 +99,8 @@ fn selected_resources_have_group_version_and_plural() {
 
 #[test]
 fn our_own_kinds_are_left_alone() {
-    let wanted = read("groupVersionKinds: {ctrlmesh.kusionstack.io/v1alpha1: ['*'], v1: [Pod]}").unwrap();
-    assert_eq!(wanted.group_versions().collect::<Vec<_>>(), ["v1"]);
+    let desired = read("groupVersionKinds: {ctrlmesh.kusionstack.io/v1alpha1: ['*'], v1: [Pod]}").unwrap();
+    assert_eq!(desired.group_versions().collect::<Vec<_>>(), ["v1"]);
 }
 
 #[test]

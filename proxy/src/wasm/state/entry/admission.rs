@@ -127,8 +127,8 @@ impl Keys {
         {
             return Ok((take_from_bucket(bucket, ask, now_ms), Vec::new()));
         }
-        let wanted = asks.iter().map(|ask| ask.claim.key.as_str());
-        self.make_room(now_ms, wanted.chain(places.iter().map(|place| place.key.as_str())))?;
+        let requested = asks.iter().map(|ask| ask.claim.key.as_str());
+        self.make_room(now_ms, requested.chain(places.iter().map(|place| place.key.as_str())))?;
         if let Some(index) = self.full_place(places, now_ms)? {
             return Ok((Admission::Full { place: index }, Vec::new()));
         }
@@ -143,12 +143,12 @@ impl Keys {
     /// The first place that is not free.
     fn full_place(&mut self, places: &[Place], now_ms: u64) -> Result<Option<usize>, StateError> {
         for (index, place) in places.iter().enumerate() {
-            let wanted = places.iter().filter(|other| other.key == place.key).count();
+            let requested = places.iter().filter(|other| other.key == place.key).count();
             let fresh = || Value::Places(Arc::default());
             let Value::Places(held) = self.value(&place.key, now_ms, fresh)? else {
                 return Err(StateError::WrongKind);
             };
-            if held.load(Ordering::Relaxed) as usize + wanted > place.max as usize {
+            if held.load(Ordering::Relaxed) as usize + requested > place.max as usize {
                 return Ok(Some(index));
             }
         }

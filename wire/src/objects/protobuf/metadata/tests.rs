@@ -74,35 +74,38 @@ type Ask = fn(&mut MetadataFields);
 type Take = fn(&mut ObjectMetadata<'static>, ObjectMetadata<'static>);
 
 #[test]
-fn only_wanted_fields_are_read() {
+fn only_requested_fields_are_read() {
     let cases: [(Ask, Take); 8] = [
         (|_| {}, |_, _| {}),
-        (|wanted| wanted.name = true, |read, all| read.name = all.name),
+        (|requested| requested.name = true, |read, all| read.name = all.name),
         (
-            |wanted| wanted.namespace = true,
+            |requested| requested.namespace = true,
             |read, all| read.namespace = all.namespace,
         ),
-        (|wanted| wanted.uid = true, |read, all| read.uid = all.uid),
+        (|requested| requested.uid = true, |read, all| read.uid = all.uid),
         (
-            |wanted| wanted.resource_version = true,
+            |requested| requested.resource_version = true,
             |read, all| read.resource_version = all.resource_version,
         ),
-        (|wanted| wanted.labels = true, |read, all| read.labels = all.labels),
         (
-            |wanted| wanted.annotations = true,
+            |requested| requested.labels = true,
+            |read, all| read.labels = all.labels,
+        ),
+        (
+            |requested| requested.annotations = true,
             |read, all| read.annotations = all.annotations,
         ),
         (
-            |wanted| wanted.controller = true,
+            |requested| requested.controller = true,
             |read, all| read.controller = all.controller,
         ),
     ];
     let object = object_of(&object_meta());
     for (ask, take) in cases {
-        let (mut wanted, mut expected) = (MetadataFields::default(), ObjectMetadata::default());
-        ask(&mut wanted);
+        let (mut requested, mut expected) = (MetadataFields::default(), ObjectMetadata::default());
+        ask(&mut requested);
         take(&mut expected, expected_metadata());
-        assert_eq!(read_metadata(&object, 0, wanted), Ok(expected), "{wanted:?}");
+        assert_eq!(read_metadata(&object, 0, requested), Ok(expected), "{requested:?}");
     }
 }
 
@@ -185,7 +188,7 @@ fn malformed_metadata_is_refused() {
 }
 
 #[test]
-fn wrong_wire_type_of_an_unwanted_field_is_refused() {
+fn wrong_wire_type_of_an_unrequested_field_is_refused() {
     for number in [1, 3, 5, 6, 11, 12, 13] {
         let object = object_of(&Message::new().varint(number, 1));
         let read = read_metadata(&object, 0, MetadataFields::default());

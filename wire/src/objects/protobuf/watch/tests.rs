@@ -113,7 +113,7 @@ fn decision_gets_the_type_of_the_event() {
 }
 
 #[test]
-fn wanted_metadata_is_decided_on() {
+fn requested_metadata_is_decided_on() {
     let mut filter = ProtobufWatchFilter::new(MetadataFields::ALL);
     let mut decide = |_: EventType, object: &ObjectMetadata<'_>| {
         assert_eq!((&*object.namespace, &*object.resource_version), ("default", "42"));

@@ -337,7 +337,7 @@ impl Mesh {
         let of_objects = self.restarts.iter().filter(|id| self.objects.contains_key(id));
         let restarts: BTreeSet<String> = of_objects.map(|id| entry_name(*id)).collect();
         let goal = Goal {
-            wanted: &self.desired_entries(),
+            desired: &self.desired_entries(),
             restarts: &restarts,
             deleted: &deleted,
             settle: SettleTimes::default(),
