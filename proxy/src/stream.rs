@@ -6,7 +6,7 @@
 //! | `kept_objects` | a list or watch without the objects that plugins leave out |
 //! | `inflate` | a body without its compression |
 //! | `body` | bodies of requests and responses: streamed, counted, or read whole for an edit |
-//! | `shape` | a body that is held back, slowed down, cut or ended for a plugin |
+//! | `shape` | a body that is delayed, slowed down, cut or ended for a plugin |
 //! | `watch` | an open watch, ended when a new chain would change its view |
 
 pub(crate) mod body;

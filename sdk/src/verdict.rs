@@ -285,7 +285,7 @@ impl BodyShape {
         self
     }
 
-    /// Hold back the first byte so many milliseconds.
+    /// Delay the first byte by so many milliseconds.
     #[must_use]
     pub fn hold_ms(mut self, hold_ms: u32) -> Self {
         self.hold_ms = Some(hold_ms);

@@ -77,7 +77,7 @@ pub(crate) struct BodyFaults {
     /// Bytes before the body breaks off.
     pub(crate) cut_after: Option<usize>,
     pub(crate) trailers: Option<HeaderMap>,
-    /// The end of the body is withheld until the gate opens.
+    /// The end of the body is delayed until the gate opens.
     pub(crate) late_end: Option<Gate>,
 }
 
@@ -103,7 +103,7 @@ impl BodyFaults {
     }
 }
 
-/// A body that withholds its end, but not its length.
+/// A body that delays its end, but not its length.
 struct LateEnd {
     body: ResponseBody,
     /// `None` once the gate is open.

@@ -39,7 +39,7 @@ pub enum Fault {
     SlowBody { chunk: usize, every: Duration },
     /// Breaks the body off after this many bytes: `RST_STREAM`, or a closed connection on HTTP/1.1.
     CutBody { after: usize },
-    /// Sends the whole body with its length, and withholds the end of the stream until the gate opens (a minute at most). HTTP/2 only:
+    /// Sends the whole body with its length, and delays the end of the stream until the gate opens (a minute at most). HTTP/2 only:
     /// `END_STREAM` comes in a frame of its own, as Go's servers send it.
     LateEnd(Gate),
     /// Sends `103 Early Hints` before the response. HTTP/1.1 only: hyper cannot send one on HTTP/2, so there the request is answered

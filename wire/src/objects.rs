@@ -2,7 +2,7 @@
 //! kept.
 //!
 //! Guarantees: kept objects pass byte for byte, but for fields that are dropped; nothing of an object that is not kept
-//! passes; at most one object is held back; a body that cannot be read ends with an error, never unfiltered. Leaves to
+//! passes; at most one object is buffered; a body that cannot be read ends with an error, never unfiltered. Leaves to
 //! callers: the decision on each object, compression, and the end of a response that cannot be filtered.
 //!
 //! | module | holds |

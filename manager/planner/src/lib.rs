@@ -5,7 +5,7 @@
 //! | [`mod@overlap`] | which objects two shards see, and which none does |
 //! | [`mod@compile`] | the chain of a namespace from its objects |
 //! | [`mod@validate`] | whether a document is a valid object, and which fields are wrong |
-//! | [`switches`] | whether an object is inert until somebody activates it |
+//! | [`switches`] | whether an object is held back until somebody activates it |
 //! | [`mod@hand_over`] | the next chain on the way to the desired one |
 //! | [`labels`] | which labels namespaces and objects carry |
 //! | [`mod@auto_shard`] | the shards of a root |

@@ -1,6 +1,6 @@
 //! Switches of KusionStack's sidecar: without these variables in a pod's containers, it ignored faults and lists of external
 //! services. ctrlmesh does not read them (docs/adr/0038). So that nothing begins to act by migration alone, objects of
-//! KusionStack's manager stay inert until a person activates them or they act here already. Pure.
+//! KusionStack's manager are held back until a person activates them or they act here already. Pure.
 
 use ctrlmesh_contract::names::annotations;
 use ctrlmesh_contract::names::finalizers::PROTECTED;
@@ -12,11 +12,11 @@ use serde_json::Value;
 
 use crate::origin::origin_of;
 
-/// Why faults are inert.
+/// Why faults are held back.
 pub(crate) const FAULTS: &str = "under KusionStack, the faults acted only in pods with ENABLE_FAULT_INJECTION or ENABLE_REST_FAULT_INJECTION \
      set to \"true\". ctrlmesh does not read these switches, and the faults do nothing until the object has annotation \
      ctrlmesh.kusionstack.io/activate: \"true\"";
-/// Why lists are inert.
+/// Why lists are held back.
 pub(crate) const LISTS: &str = "under KusionStack, trafficInterceptRules acted only in pods with ENABLE_REST_BREAKER set to \"true\". ctrlmesh \
      does not read this switch, and the rules do nothing until the object has annotation ctrlmesh.kusionstack.io/activate: \"true\"; its \
      rateLimitings act already";
@@ -63,13 +63,13 @@ pub(crate) fn has_faults(faults: &FaultInjection) -> bool {
     !faults.spec.disabled && !faults.spec.http_fault.is_empty()
 }
 
-/// Whether the faults of a FaultInjection stay inert. `last`: the chain that was distributed last, in which they may act already.
-pub(crate) fn holds_faults(faults: &FaultInjection, last: Option<&Chain>) -> bool {
+/// Whether the faults of a FaultInjection are held back. `last`: the chain that was distributed last, in which they may act already.
+pub(crate) fn holds_back_faults(faults: &FaultInjection, last: Option<&Chain>) -> bool {
     has_faults(faults) && is_theirs(&faults.metadata) && !is_in_chain(&origin_of(faults), last, |_| true)
 }
 
-/// Whether the lists of a CircuitBreaker stay inert.
-pub(crate) fn holds_lists(breaker: &CircuitBreaker, last: Option<&Chain>) -> bool {
+/// Whether the lists of a CircuitBreaker are held back.
+pub(crate) fn holds_back_lists(breaker: &CircuitBreaker, last: Option<&Chain>) -> bool {
     let has_lists = |entry: &Entry| {
         let lists = entry.settings.value().get("trafficInterceptRules");
         lists.and_then(Value::as_array).is_some_and(|lists| !lists.is_empty())
@@ -89,15 +89,15 @@ fn is_in_chain(origin: &Origin, chain: Option<&Chain>, is_it: impl Fn(&Entry) ->
 }
 
 /// Why a stored object does not act, or not completely; `None`: no switch applies to it.
-pub fn why_inert(document: &Value, chain: &Chain) -> Option<&'static str> {
+pub fn why_held_back(document: &Value, chain: &Chain) -> Option<&'static str> {
     match document.get("kind").and_then(Value::as_str)? {
         "FaultInjection" => {
             let faults = FaultInjection::deserialize(document).ok()?;
-            holds_faults(&faults, Some(chain)).then_some(FAULTS)
+            holds_back_faults(&faults, Some(chain)).then_some(FAULTS)
         }
         "CircuitBreaker" => {
             let breaker = CircuitBreaker::deserialize(document).ok()?;
-            holds_lists(&breaker, Some(chain)).then_some(LISTS)
+            holds_back_lists(&breaker, Some(chain)).then_some(LISTS)
         }
         _ => None,
     }

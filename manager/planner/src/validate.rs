@@ -85,14 +85,14 @@ pub fn check_object(object: &Object, keys: &LabelKeys) -> Findings {
         Object::ShardingConfig(config) => check_sharding_config(config, keys),
         Object::CircuitBreaker(breaker) => {
             let mut findings = check_circuit_breaker(breaker);
-            if switches::holds_lists(breaker, None) {
+            if switches::holds_back_lists(breaker, None) {
                 findings.warn("spec.trafficInterceptRules", switches::LISTS);
             }
             findings
         }
         Object::FaultInjection(faults) => {
             let mut findings = check_fault_injection(faults);
-            if switches::holds_faults(faults, None) {
+            if switches::holds_back_faults(faults, None) {
                 findings.warn("spec.httpFault", switches::FAULTS);
             }
             findings

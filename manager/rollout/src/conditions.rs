@@ -130,13 +130,13 @@ fn resolved_condition(plugins: &[Value], summary: &ObjectSummary) -> ConditionDr
 }
 
 fn distributed_condition(summary: &ObjectSummary) -> ConditionDraft {
-    let reason = match (&summary.withheld, &summary.deleted, &summary.start_blocker) {
+    let reason = match (&summary.blocker, &summary.deleted, &summary.start_blocker) {
         // Nobody releases the object while the chain can't be written, so it says how a person can.
-        (Some(withheld), Some(deleted), _) => {
-            let message = format!("{}. The object is being deleted: {}", withheld.message, deleted.message);
-            Reason::new(withheld.code, message)
+        (Some(blocker), Some(deleted), _) => {
+            let message = format!("{}. The object is being deleted: {}", blocker.message, deleted.message);
+            Reason::new(blocker.code, message)
         }
-        (Some(withheld), None, _) => withheld.clone(),
+        (Some(blocker), None, _) => blocker.clone(),
         (None, Some(deleted), _) => deleted.clone(),
         _ if !summary.mistakes.is_empty() => Reason::new(Reason::INVALID, "the object is invalid; see Accepted"),
         _ if summary.is_unresolved => {
@@ -179,7 +179,7 @@ fn overlap_message(others: &[String]) -> String {
 fn enforced_condition(summary: &ObjectSummary) -> ConditionDraft {
     let enforcement = &summary.enforcement;
     let count = format!("{}/{}", enforcement.enforced, enforcement.selected);
-    let is_whole = summary.withheld.is_none()
+    let is_whole = summary.blocker.is_none()
         && summary.mistakes.is_empty()
         && summary.waits_for.is_empty()
         && summary.overlaps.is_empty()
@@ -188,7 +188,7 @@ fn enforced_condition(summary: &ObjectSummary) -> ConditionDraft {
         && !summary.is_unresolved
         && summary.restart.is_none();
     let draft = |status, code, message: String| ConditionDraft::new(condition::ENFORCED, status, code, message);
-    if summary.withheld.is_some() {
+    if summary.blocker.is_some() {
         let message = format!("{count}; see Distributed{}", lagging_suffix(enforcement));
         draft(ConditionStatus::False, Reason::PROGRESSING, message)
     } else if summary.hash.is_empty() && summary.is_unresolved {

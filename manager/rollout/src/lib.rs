@@ -8,7 +8,7 @@
 //! | [`pass_state`] | the state that is kept from pass to pass, with counts for metrics |
 //! | [`decision`] | what a pass does, and the outcome |
 //! | [`deletion`], [`pod_actions`] | when a deleted ShardingConfig may go; which pods to nudge and to evict |
-//! | [`next_chain`] | the next chain on the way to the desired one, and why it is held back |
+//! | [`next_chain`] | the next chain on the way to the desired one, and why it is blocked |
 //! | [`plugins`], [`start_gate`] | which ConfigMap holds which plugin, and which sidecars support it; shards that must not start yet |
 //! | [`pods`] | which pods run the chain, are quiet, or are given up |
 //! | [`observation`] | everything that is decided on, with the plugins that chains may use |
@@ -105,7 +105,7 @@ pub fn decide(observation: &Observation, pass_state: PassState) -> (Option<Decis
     let (nudges, next_nudge) = pod_actions::due_nudges(&mut pass_state.nudges, fleet, entries, generation, now);
     let (mut released, mut restarts) = (BTreeSet::new(), RestartPlan::default());
     // The parts of a plan that are about pods hold once its chain is stored.
-    if next.withheld.is_none() && writes.as_ref().is_ok_and(ConfigMapWrites::is_empty) {
+    if next.chain_blocker.is_none() && writes.as_ref().is_ok_and(ConfigMapWrites::is_empty) {
         released = deletion::released_entries(&next, &observation.resources, pods);
         restarts = pod_actions::restart_plan(&next, fleet, &mut pass_state.restarts, (now, observation.time));
     }

@@ -45,7 +45,7 @@ pub struct NextChain {
     /// Objects that keep their entries, because sidecars can't run the new ones.
     pub unsupported: Unsupported,
     /// Why the stored chain stays.
-    pub withheld: Option<Reason>,
+    pub chain_blocker: Option<Reason>,
 }
 
 impl NextChain {
@@ -59,12 +59,12 @@ impl NextChain {
             refused: Vec::new(),
             warned: Vec::new(),
             unsupported: Unsupported::default(),
-            withheld: None,
+            chain_blocker: None,
         }
     }
 }
 
-/// Decides on the next chain. It is the stored one if nothing changes, or if the change is withheld.
+/// Decides on the next chain. It is the stored one if nothing changes, or if the change is blocked.
 pub fn next_chain(
     observation: &Observation,
     pods: Pods<'_>,
@@ -103,7 +103,7 @@ pub fn next_chain(
     let desired = match desired {
         Ok(desired) => desired,
         Err(error) => {
-            next.withheld = Some(invalid_chain(&error));
+            next.chain_blocker = Some(invalid_chain(&error));
             return next;
         }
     };
@@ -119,7 +119,7 @@ pub fn next_chain(
         let successor = || planned_chain(&next, last.as_ref(), highest, observation);
         match plugins::unreadable_documents(pods).map_or_else(successor, Err) {
             Ok((chain, claims)) => (next.chain, next.claims) = (chain, claims),
-            Err(reason) => next.withheld = Some(reason),
+            Err(reason) => next.chain_blocker = Some(reason),
         }
     }
     next
@@ -397,7 +397,7 @@ mod tests {
         let (grace, held) = of(&grace.since, OVERLAP_GRACE);
         assert_eq!(held, desired());
         assert_eq!(grace.next_check_in(), None);
-        // The chain may be withheld for another reason: the overlap is not held back once more when that is over.
+        // The chain may be blocked for another reason: the overlap is not held back once more when that is over.
         assert_eq!(of(&grace.since, OVERLAP_GRACE * 2).1, desired());
         let (grace, _) = OverlapGrace::hold_back(shown(&desired()), desired(), pods, &grace.since, begun);
         assert!(grace.since.is_empty());

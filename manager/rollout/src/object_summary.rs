@@ -56,7 +56,7 @@ pub struct ObjectSummary {
     /// The object generates shards, and is none itself.
     pub is_root: bool,
     /// Why its entries are not in the chain.
-    pub withheld: Option<Reason>,
+    pub blocker: Option<Reason>,
     /// Generation of the chain.
     pub chain: u64,
     /// Shards that have to give up objects first, each with the pods that are waited for and why.
@@ -113,7 +113,7 @@ pub fn summary_of(
         .iter()
         .flat_map(|entry| next.overlap_grace.others_of(&entry.name));
     let overlaps: BTreeSet<&str> = overlaps.collect();
-    let blocker = entries.iter().find_map(|entry| next.blocked.get(&entry.name));
+    let start_blocker = entries.iter().find_map(|entry| next.blocked.get(&entry.name));
     let is_pending = is_deleted(document) && is_shard(document);
     let named = &observation.plugins.named;
     let hashes: Vec<String> = entries.iter().map(|entry| entry.settings.hash().to_owned()).collect();
@@ -123,14 +123,14 @@ pub fn summary_of(
         is_unresolved,
         is_kept: (mistakes.is_some() || is_unresolved) && !entries.is_empty(),
         is_root: document.pointer("/spec/root").is_some(),
-        withheld: withheld_reason(document, &origin, observation, decision, outcome),
+        blocker: object_blocker(document, &origin, observation, decision, outcome),
         chain: next.chain.generation,
         waits_for: holders
             .into_iter()
             .map(|holder| describe_holder(holder, &next.plan.awaited, &next.chain.entries, pods))
             .collect(),
         overlaps: overlaps.into_iter().map(str::to_owned).collect(),
-        start_blocker: blocker.map(StartBlocker::reason),
+        start_blocker: start_blocker.map(StartBlocker::reason),
         deleted: is_pending.then(|| deletion::pending_reason(document, next, pods)),
         restart: entries
             .iter()
@@ -178,7 +178,7 @@ fn plugin_status(document: &Value, observation: &Observation) -> Option<Vec<Valu
 }
 
 /// Why the entries of an object stay as they were: for the whole namespace, or for this object.
-fn withheld_reason(
+fn object_blocker(
     document: &Value,
     origin: &Origin,
     observation: &Observation,
@@ -195,13 +195,13 @@ fn withheld_reason(
             )
         })
     };
-    let inert = || switches::why_inert(document, &next.chain).map(|why| Reason::new(Reason::SWITCHED_OFF, why));
+    let held_back = || switches::why_held_back(document, &next.chain).map(|why| Reason::new(Reason::SWITCHED_OFF, why));
     let unsupported = || {
         let message = next.unsupported.message_of(origin);
         message.map(|message| Reason::new(Reason::SIDECAR_OUTDATED, message))
     };
-    let of_namespace = write_failure(outcome).or_else(|| next.withheld.clone());
-    of_namespace.or_else(incomplete).or_else(inert).or_else(unsupported)
+    let of_namespace = write_failure(outcome).or_else(|| next.chain_blocker.clone());
+    of_namespace.or_else(incomplete).or_else(held_back).or_else(unsupported)
 }
 
 /// Why the chain could not be written. A conflict is resolved by the next pass.

@@ -85,7 +85,7 @@ impl PassState {
         self.retries.writes.clear();
     }
 
-    /// Whether to hold back what needs the reports of sidecars that were not polled yet.
+    /// Whether to delay what needs the reports of sidecars that were not polled yet.
     pub fn awaits_reports(&self, fleet: &Fleet, now: Instant) -> bool {
         let since = self.pods.unpolled_since.unwrap_or(now);
         !fleet.unpolled.is_empty() && now.duration_since(since) < MAX_UNPOLLED_WAIT

@@ -115,7 +115,7 @@ fn first_chain_is_written_with_its_plugin_and_pods_are_nudged() {
     );
     let nudged: Vec<_> = decision.nudges.iter().map(|nudge| nudge.pod.as_str()).collect();
     assert_eq!(nudged, [POD]);
-    assert_eq!(decision.next.withheld, None);
+    assert_eq!(decision.next.chain_blocker, None);
 }
 
 #[test]
@@ -257,7 +257,7 @@ fn later_chain_of_a_sidecar_is_outnumbered_once_a_minute() {
 }
 
 #[test]
-fn chain_is_withheld_from_a_sidecar_that_cannot_read_it() {
+fn chain_is_blocked_by_a_sidecar_that_cannot_read_it() {
     let mut status = samples::running(0, []);
     status.supports = Some(Support {
         documents: vec!["chain.ctrlmesh.kusionstack.io/v9".to_owned()],
@@ -265,7 +265,7 @@ fn chain_is_withheld_from_a_sidecar_that_cannot_read_it() {
     });
     let observation = observation(vec![samples::faults("a")], Report::Status(Box::new(status)));
     let (decision, _) = decided(&observation, PassState::default());
-    let Reason { code, message } = decision.next.withheld.unwrap();
+    let Reason { code, message } = decision.next.chain_blocker.unwrap();
     assert_eq!(code, Reason::SIDECAR_OUTDATED);
     assert!(message.contains(POD), "{message}");
     assert!(decision.next.chain.entries.is_empty());

@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 /// Runs passes until `stop`, with which the controller must stop too. Passes that have begun are finished. `store`: the objects that
 /// the controller reconciles.
 ///
-/// `kube` holds all passes back until the store is ready. A controller that is stopped before would wait for that for ever, because
+/// `kube` delays all passes until the store is ready. A controller that is stopped before would wait for that for ever, because
 /// its watches have ended; so it is dropped.
 pub(crate) async fn run_passes<K>(passes: impl Stream, store: &Store<K>, stop: &CancellationToken)
 where

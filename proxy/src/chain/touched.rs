@@ -39,7 +39,7 @@ pub(crate) enum Effect {
     Refused,
     /// A plugin broke off the request or its response.
     Faulted,
-    /// The request was carried out, and its response withheld.
+    /// The request was carried out, and its response dropped.
     Lost,
     /// A watch, or a page of a list, was ended with 410.
     Expired,

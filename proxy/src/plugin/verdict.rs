@@ -213,7 +213,7 @@ pub enum ResponseEdit {
 pub struct BodyShape {
     /// Bytes per second at most.
     pub pace: Option<u32>,
-    /// Hold back the first byte for this time.
+    /// Delay the first byte for this time.
     pub hold: Option<Duration>,
     /// Break off after this many bytes.
     pub cut_after: Option<u64>,

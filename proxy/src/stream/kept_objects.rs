@@ -50,7 +50,7 @@ const MAX_SILENT_BYTES: usize = 1 << 20;
 /// Least size that a frame counts for, in bytes: even an empty frame takes time.
 const MIN_COUNTED_BYTES: usize = 1 << 10;
 
-/// Largest frame, in bytes. What was sent is counted by frames, so that a client that reads slowly keeps the next frames back.
+/// Largest frame, in bytes. What was sent is counted by frames, so that a client that reads slowly delays the next frames.
 const MAX_FRAME_BYTES: usize = 64 << 10;
 
 /// Which objects a client gets, and what of them.

@@ -1,4 +1,4 @@
-//! A body whose flow a plugin shapes: held back, slowed down, cut, or ended early.
+//! A body whose flow a plugin shapes: delayed, slowed down, cut, or ended early.
 //!
 //! The plugin chooses the shape (WIT `body-shape`). hyper ends the connection after a cut: the error carries the HTTP/2 reason.
 

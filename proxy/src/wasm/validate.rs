@@ -34,7 +34,7 @@ const MAX_RULE_CELLS: usize = 4;
 const MAX_RULES: usize = 256;
 /// Maximum delay before an action. Longer ones are cut, as the interface says.
 const MAX_DELAY: Duration = Duration::from_secs(60);
-/// Maximum time to hold a body back or until a watch is ended. Clients and load balancers give up before.
+/// Maximum time for which a body is delayed, or until a watch is ended. Clients and load balancers give up before.
 const MAX_BODY_DELAY: Duration = Duration::from_secs(3600);
 /// Maximum length of an object name (apimachinery `pkg/util/validation`, DNS-1123 subdomain).
 const MAX_NAME_BYTES: usize = 253;

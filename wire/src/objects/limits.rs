@@ -8,10 +8,10 @@ pub const MAX_OBJECT_BYTES: usize = 20 * 1024 * 1024;
 /// Most objects that are decided on in one call.
 pub(super) const MAX_BATCH: usize = 1024;
 
-/// Most bytes that are held back beside objects: what precedes the items of a list, the metadata of the list, and the
+/// Most bytes that are buffered beside objects: what precedes the items of a list, the metadata of the list, and the
 /// column definitions of a table. They take a few KiB. The longest text in them, a continue token, holds one key of
 /// etcd.
-pub(super) const MAX_HELD_BYTES: usize = 64 * 1024;
+pub(super) const MAX_BUFFERED_BYTES: usize = 64 * 1024;
 
 /// Largest buffer that is kept while it is not needed: many watches are idle for hours.
 pub(super) const MAX_IDLE_BYTES: usize = 64 * 1024;

@@ -9,8 +9,8 @@ pub const MAX_WATCH_EVENT_BYTES: usize = 8 * 1024 * 1024;
 /// Length of the big-endian number before each protobuf event.
 const PREFIX_BYTES: usize = 4;
 
-/// Takes the body of a watch in chunks of any size and gives whole events, renamed. Holds back at most one unfinished
-/// event of [`MAX_WATCH_EVENT_BYTES`]; a finished one is never held back.
+/// Takes the body of a watch in chunks of any size and gives whole events, renamed. Buffers at most one unfinished
+/// event of [`MAX_WATCH_EVENT_BYTES`]; a finished one is never delayed.
 #[derive(Debug)]
 pub struct WatchRenamer {
     encoding: WatchEncoding,

@@ -32,7 +32,7 @@ impl<'a> Context<'a> {
     pub(super) fn fault_injection(&self, faults: &FaultInjection) -> Result<Vec<Entry>, Mistakes> {
         let is_off = faults.spec.disabled
             || has_label(&faults.metadata, labels::FAULT_INJECTION_DISABLE)
-            || switches::holds_faults(faults, self.last);
+            || switches::holds_back_faults(faults, self.last);
         let pods = faults.spec.selector.clone().unwrap_or_default();
         match settings::fault_inject(faults).filter(|_| !is_off) {
             Some(settings) => self.built_in(BuiltIn::FaultInject, &settings, &pods, &origin_of(faults)),
@@ -154,7 +154,7 @@ impl<'a> Context<'a> {
 
     /// An object's lists of external services, and those of other objects that apply too.
     fn external_rules(&self, breaker: &'a CircuitBreaker) -> Vec<&'a TrafficInterceptRule> {
-        if switches::holds_lists(breaker, self.last) {
+        if switches::holds_back_lists(breaker, self.last) {
             return Vec::new();
         }
         let own = breaker.spec.traffic_intercept_rules.iter();
@@ -175,7 +175,7 @@ impl<'a> Context<'a> {
         let covers = |other: &&&CircuitBreaker| {
             let is_other = other.metadata.name != breaker.metadata.name;
             let is_on = !has_label(&other.metadata, labels::CIRCUIT_BREAKER_DISABLE);
-            let is_on = is_on && !switches::holds_lists(other, self.last);
+            let is_on = is_on && !switches::holds_back_lists(other, self.last);
             is_other && is_on && pods(other).is_some_and(|others| own.difference(&others).is_empty())
         };
         let others = self.breakers.iter().filter(covers);

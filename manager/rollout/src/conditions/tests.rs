@@ -23,18 +23,18 @@ fn enforced_of(summary: &ObjectSummary) -> (String, String) {
 }
 
 #[test]
-fn withheld_object_without_entries_is_not_enforced() {
+fn blocked_object_without_entries_is_not_enforced() {
     let mut summary = ObjectSummary::default();
     assert_eq!(enforced_of(&summary), ("True".to_owned(), "NothingToRun".to_owned()));
-    summary.withheld = Some(Reason::new("TooLarge", "too large"));
+    summary.blocker = Some(Reason::new("TooLarge", "too large"));
     assert_eq!(enforced_of(&summary), ("False".to_owned(), "Progressing".to_owned()));
 }
 
 #[test]
-fn withheld_object_that_is_deleted_says_how_to_release_it() {
+fn blocked_object_that_is_deleted_says_how_to_release_it() {
     let pending = "the shard is removed with the next chain. To release it by force: `kubectl patch`";
     let summary = ObjectSummary {
-        withheld: Some(Reason::new("WriteFailed", "the chain can't be written")),
+        blocker: Some(Reason::new("WriteFailed", "the chain can't be written")),
         deleted: Some(Reason::new("Deleting", pending)),
         ..ObjectSummary::default()
     };
@@ -263,7 +263,7 @@ fn situations_of_objects() -> Vec<Situation> {
         (
             "chain can't be written",
             summary_with(|summary| {
-                summary.withheld = Some(Reason::new("WriteFailed", "configmaps is forbidden (HTTP 403)"));
+                summary.blocker = Some(Reason::new("WriteFailed", "configmaps is forbidden (HTTP 403)"));
             }),
         ),
         (

@@ -100,7 +100,7 @@ fn with_too_many_entries() -> Observation {
 }
 
 #[test]
-fn messages_of_withheld_objects_match_snapshot() {
+fn messages_of_blocked_objects_match_snapshot() {
     let lists = [samples::list("hosts", "Blacklist", "example.com")];
     let breaker = samples::breaker("a", &json!({}), &[], &lists);
     let situations = [

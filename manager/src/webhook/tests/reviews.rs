@@ -282,7 +282,7 @@ async fn shards_that_share_objects_are_warned_of() {
 }
 
 #[tokio::test]
-async fn faults_that_kusionstack_kept_inert_are_warned_of_when_they_are_created() {
+async fn faults_of_kusionstack_that_are_held_back_are_warned_of_when_they_are_created() {
     let server = Server::start(&[]).await;
     let fault = json!({"match": {"resources": [{}]}, "abort": {"httpStatus": 500, "percent": "10"}});
     let faults = samples::object("FaultInjection", "f", &json!({"selector": {}, "httpFault": [fault]}));

@@ -8,11 +8,11 @@ use super::reader::Reader;
 use super::scanner::{ItemCollector, ItemScanner};
 use crate::objects::dropped_fields::DroppedFields;
 use crate::objects::keys::is_look_alike;
-use crate::objects::limits::{MAX_BATCH, MAX_HELD_BYTES, MAX_OBJECT_BYTES};
+use crate::objects::limits::{MAX_BATCH, MAX_BUFFERED_BYTES, MAX_OBJECT_BYTES};
 use crate::objects::splice::put_spliced;
 use crate::objects::{DecideObjects, FilterError, MetadataFields, ObjectMetadata, STATUS_MEMBERS};
 
-/// Leaves out objects of a list, or rows of a table, in CBOR. Takes the body in chunks of any size. Holds back at most
+/// Leaves out objects of a list, or rows of a table, in CBOR. Takes the body in chunks of any size. Buffers at most
 /// one unfinished object of [`MAX_OBJECT_BYTES`], and 64 KiB of the rest.
 ///
 /// The array of objects gets an indefinite length, because its head is passed before the number of objects is known.
@@ -32,7 +32,7 @@ pub struct CborListFilter {
     /// The API version is `v1`.
     is_core: bool,
     /// Everything before `items` or `rows`.
-    held: Vec<u8>,
+    buffered: Vec<u8>,
     head: HeadReader,
     /// Finds the end of values that are passed.
     passing: ItemScanner,
@@ -81,7 +81,7 @@ impl CborListFilter {
             is_list: false,
             is_status: false,
             is_core: false,
-            held: Vec::new(),
+            buffered: Vec::new(),
             head: HeadReader::default(),
             passing: ItemScanner::default(),
             collector: ItemCollector::default(),
@@ -182,7 +182,7 @@ impl CborListFilter {
             _ => Stage::Value,
         };
         self.key_bytes = self.key_bytes.saturating_add(name.len());
-        if self.key_bytes > MAX_HELD_BYTES {
+        if self.key_bytes > MAX_BUFFERED_BYTES {
             return Err(self.excess());
         }
         if !self.keys.insert(name.into_owned()) {
@@ -239,7 +239,7 @@ impl CborListFilter {
             return Err(FilterError::NotList);
         }
         self.is_list = true;
-        out.append(&mut self.held);
+        out.append(&mut self.buffered);
         if head.is_null() {
             out.push(head.first_byte());
             self.expect_key(out)?;
@@ -337,31 +337,31 @@ impl CborListFilter {
         if !self.is_list && !is_status {
             return Err(FilterError::NotList);
         }
-        out.append(&mut self.held);
+        out.append(&mut self.buffered);
         Ok(())
     }
 
-    /// Writes bytes, or holds them back until the body is known to be a list.
+    /// Writes bytes, or buffers them until the body is known to be a list.
     fn pass(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> Result<(), FilterError> {
         if self.is_list {
             out.extend_from_slice(bytes);
             return Ok(());
         }
-        if bytes.len() > MAX_HELD_BYTES.saturating_sub(self.held.len()) {
+        if bytes.len() > MAX_BUFFERED_BYTES.saturating_sub(self.buffered.len()) {
             return Err(FilterError::NotList);
         }
-        self.held.extend_from_slice(bytes);
+        self.buffered.extend_from_slice(bytes);
         Ok(())
     }
 
     /// Collects a key or a value of the outermost map. They are few and small, so that copies of them cost nothing.
     fn collect(&mut self, rest: &[u8]) -> Result<(usize, Option<Vec<u8>>), FilterError> {
         let excess = self.excess();
-        let (used, item) = self.collector.take(rest, MAX_HELD_BYTES, excess)?;
+        let (used, item) = self.collector.take(rest, MAX_BUFFERED_BYTES, excess)?;
         Ok((used, item.map(<[u8]>::to_vec)))
     }
 
-    /// Why keys, a type or metadata of more than [`MAX_HELD_BYTES`] end the response.
+    /// Why keys, a type or metadata of more than [`MAX_BUFFERED_BYTES`] end the response.
     const fn excess(&self) -> FilterError {
         if self.is_list {
             malformed("keys, a type or a list's metadata of more than 64 KiB", 0)

@@ -8,7 +8,7 @@ use super::reader::Reader;
 use super::scanner::{ItemCollector, ItemScanner};
 use crate::objects::dropped_fields::DroppedFields;
 use crate::objects::keys::is_look_alike;
-use crate::objects::limits::{MAX_HELD_BYTES, MAX_OBJECT_BYTES};
+use crate::objects::limits::{MAX_BUFFERED_BYTES, MAX_OBJECT_BYTES};
 use crate::objects::rows::RowsDecision;
 use crate::objects::splice::{Splice, put_spliced};
 use crate::objects::{
@@ -18,7 +18,7 @@ use crate::objects::{
 const LOOK_ALIKE: &str = "a key that looks like another one";
 
 /// Leaves out events of a watch in CBOR, which come as a sequence of items (RFC 8742). Takes the body in chunks of any
-/// size. Holds back at most one unfinished event of [`MAX_OBJECT_BYTES`]; a finished one is never held back. Bookmarks
+/// size. Buffers at most one unfinished event of [`MAX_OBJECT_BYTES`]; a finished one is never delayed. Bookmarks
 /// and errors pass if they hold no whole object.
 #[derive(Debug)]
 pub struct CborWatchFilter {
@@ -355,7 +355,7 @@ impl EventFilter {
             return Ok(());
         }
         let columns = item.get(range).unwrap_or_default();
-        if columns.len() > MAX_HELD_BYTES {
+        if columns.len() > MAX_BUFFERED_BYTES {
             return Err(malformed("column definitions of more than 64 KiB", 0));
         }
         self.columns = Some(columns.to_vec());

@@ -11,7 +11,7 @@ use super::scanner::{Member, Path, Scanner};
 use super::text::{is_text, without_quotes};
 use crate::objects::dropped_fields::DroppedFields;
 use crate::objects::keys::is_look_alike;
-use crate::objects::limits::{MAX_BATCH, MAX_HELD_BYTES, MAX_OBJECT_BYTES};
+use crate::objects::limits::{MAX_BATCH, MAX_BUFFERED_BYTES, MAX_OBJECT_BYTES};
 use crate::objects::splice::put_spliced;
 use crate::objects::{DecideObjects, FilterError, MetadataFields, ObjectMetadata, STATUS_MEMBERS};
 
@@ -25,7 +25,7 @@ const LIST_METADATA_PATH: Path = &[];
 /// has members that no `Status` has.
 ///
 /// Guarantees: kept objects pass byte for byte, but for fields that are dropped; `remainingItemCount` and `shardInfo`
-/// of the list are removed, because they count other objects too; after an error nothing passes any more. Holds back
+/// of the list are removed, because they count other objects too; after an error nothing passes any more. Buffers
 /// at most one unfinished object, and 64 KiB before the objects.
 #[derive(Debug)]
 pub struct JsonListFilter {
@@ -40,7 +40,7 @@ pub struct JsonListFilter {
     /// The beginning of a key, of a value or of an object, from earlier chunks.
     pending: Vec<u8>,
     /// The bytes before the first object; `None` once the objects have begun.
-    held: Option<Vec<u8>>,
+    buffered: Option<Vec<u8>>,
     seen: SeenKeys,
     /// Whether a top-level key is none of a `Status`: other objects may claim that kind.
     has_foreign_key: bool,
@@ -98,7 +98,7 @@ impl JsonListFilter {
             scanner: Scanner::default(),
             array: ObjectArray::default(),
             pending: Vec::new(),
-            held: Some(Vec::new()),
+            buffered: Some(Vec::new()),
             seen: SeenKeys::default(),
             has_foreign_key: false,
             failure: None,
@@ -171,7 +171,7 @@ impl JsonListFilter {
             }
             (Phase::Colon, b':') => Phase::Value,
             (Phase::Value, b'[') if matches!(self.key, ListKey::Items | ListKey::Rows) => {
-                self.release_held(out);
+                self.release_buffered(out);
                 self.array = ObjectArray::new(self.key == ListKey::Rows);
                 Phase::InArray
             }
@@ -182,9 +182,9 @@ impl JsonListFilter {
             (Phase::BehindValue, b',') => Phase::NextKey,
             (Phase::FirstKey | Phase::BehindValue, b'}') => {
                 if self.seen.is_status && self.seen.is_core && !self.has_foreign_key {
-                    self.release_held(out);
+                    self.release_buffered(out);
                 }
-                if self.held.is_some() {
+                if self.buffered.is_some() {
                     return Err(FilterError::NotList);
                 }
                 Phase::End
@@ -223,7 +223,7 @@ impl JsonListFilter {
         let (bytes, rest) = chunk
             .split_at_checked(end.unwrap_or(chunk.len()))
             .unwrap_or((chunk, &[]));
-        if self.pending.len().saturating_add(bytes.len()) > MAX_HELD_BYTES {
+        if self.pending.len().saturating_add(bytes.len()) > MAX_BUFFERED_BYTES {
             return Err(FilterError::TooLarge);
         }
         self.pending.extend_from_slice(bytes);
@@ -267,7 +267,7 @@ impl JsonListFilter {
             ListKey::Items | ListKey::Rows if value != b"null" => {
                 return Err(malformed("items or rows that are no array", 0));
             }
-            ListKey::Items | ListKey::Rows => self.release_held(out),
+            ListKey::Items | ListKey::Rows => self.release_buffered(out),
             ListKey::Metadata => {
                 let edited = remove_fields(value, self.scanner.members());
                 return self.emit(&edited, out);
@@ -357,17 +357,19 @@ impl JsonListFilter {
     }
 
     fn emit(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> Result<(), FilterError> {
-        match &mut self.held {
+        match &mut self.buffered {
             None => out.extend_from_slice(bytes),
-            Some(held) if held.len().saturating_add(bytes.len()) > MAX_HELD_BYTES => return Err(FilterError::NotList),
-            Some(held) => held.extend_from_slice(bytes),
+            Some(buffered) if buffered.len().saturating_add(bytes.len()) > MAX_BUFFERED_BYTES => {
+                return Err(FilterError::NotList);
+            }
+            Some(buffered) => buffered.extend_from_slice(bytes),
         }
         Ok(())
     }
 
-    fn release_held(&mut self, out: &mut Vec<u8>) {
-        if let Some(held) = self.held.take() {
-            out.extend_from_slice(&held);
+    fn release_buffered(&mut self, out: &mut Vec<u8>) {
+        if let Some(buffered) = self.buffered.take() {
+            out.extend_from_slice(&buffered);
         }
     }
 }

@@ -9,7 +9,7 @@ use super::malformed;
 use super::scanner::{Level, Member, Noted, Path, Scanner};
 use super::text::{decode_nullable, is_text};
 use crate::objects::dropped_fields::DroppedFields;
-use crate::objects::limits::{MAX_HELD_BYTES, MAX_IDLE_BYTES, MAX_OBJECT_BYTES};
+use crate::objects::limits::{MAX_BUFFERED_BYTES, MAX_IDLE_BYTES, MAX_OBJECT_BYTES};
 use crate::objects::rows::RowsDecision;
 use crate::objects::splice::{Splice, put_spliced};
 use crate::objects::{
@@ -32,8 +32,8 @@ const EVENT_PATH: Path = &[
 /// object.
 ///
 /// Guarantees: kept events pass byte for byte, but for a type that was decided on, fields that are dropped, and the
-/// column definitions of a table; an event is never held back once it is complete; after an error nothing passes any
-/// more. Holds back at most one unfinished event, and 64 KiB of column definitions.
+/// column definitions of a table; an event is never delayed once it is complete; after an error nothing passes any
+/// more. Buffers at most one unfinished event, and 64 KiB of column definitions.
 #[derive(Debug)]
 pub struct JsonWatchFilter {
     events: EventFilter,
@@ -297,7 +297,7 @@ impl EventFilter {
         let Some(columns) = columns.filter(|columns| !is_empty_array(columns.raw)) else {
             return Ok(());
         };
-        if columns.raw.len() > MAX_HELD_BYTES {
+        if columns.raw.len() > MAX_BUFFERED_BYTES {
             return Err(FilterError::TooLarge);
         }
         self.columns.clear();

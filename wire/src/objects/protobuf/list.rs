@@ -12,13 +12,13 @@ use super::metadata::read_metadata;
 use super::padding::{PADDING_FIELD, put_gap, put_list_meta, put_padding};
 use super::{PlacedField, TypeMeta, malformed, support_error, wrong_wire_type};
 use crate::objects::dropped_fields::DroppedFields;
-use crate::objects::limits::{MAX_BATCH, MAX_HELD_BYTES, MAX_OBJECT_BYTES};
+use crate::objects::limits::{MAX_BATCH, MAX_BUFFERED_BYTES, MAX_OBJECT_BYTES};
 use crate::objects::splice::put_spliced;
 use crate::objects::{DecideObjects, FilterError, METRIC_VALUE_GROUPS, MetadataFields, ObjectMetadata};
 use crate::protobuf::{Field, MAGIC, MAX_FIELD_NUMBER};
 
 /// Largest `ListMeta`, `TypeMeta` and `Status`, in bytes.
-const MAX_META_BYTES: u64 = MAX_HELD_BYTES as u64;
+const MAX_META_BYTES: u64 = MAX_BUFFERED_BYTES as u64;
 
 /// Most pieces that wait for a decision: objects, and fields between them.
 const MAX_PIECES: usize = 2 * MAX_BATCH;
@@ -28,7 +28,7 @@ const ITEMS_FIELD: u32 = 2;
 
 /// Filters the body of a list as its bytes come in. The output is as long as the input.
 ///
-/// Holds back at most one unfinished item of [`MAX_OBJECT_BYTES`]. Items that are complete within a chunk are not
+/// Buffers at most one unfinished item of [`MAX_OBJECT_BYTES`]. Items that are complete within a chunk are not
 /// copied before the decision. `remainingItemCount` and `shardInfo` are removed, because they are wrong for a part of a
 /// list. After an error, every call gives the same error.
 #[derive(Debug)]
@@ -44,7 +44,7 @@ pub struct ProtobufListFilter {
     /// The bytes that pass have to be zeros.
     is_padding: bool,
     /// The start of a field that is needed whole, or whose head is not complete.
-    held: Vec<u8>,
+    buffered: Vec<u8>,
     failure: Option<FilterError>,
 }
 
@@ -93,7 +93,7 @@ impl ProtobufListFilter {
             is_seen: [false; 5],
             passing: 0,
             is_padding: false,
-            held: Vec::new(),
+            buffered: Vec::new(),
             failure: None,
         }
     }
@@ -133,7 +133,7 @@ impl ProtobufListFilter {
             return Err(failure);
         }
         let [_, _, has_object, ..] = self.is_seen;
-        let is_at_boundary = matches!(self.place, Place::Envelope) && self.held.is_empty() && self.passing == 0;
+        let is_at_boundary = matches!(self.place, Place::Envelope) && self.buffered.is_empty() && self.passing == 0;
         if has_object && is_at_boundary {
             Ok(())
         } else {
@@ -147,9 +147,9 @@ impl ProtobufListFilter {
         out: &mut Vec<u8>,
         decide: &mut DecideObjects<'_>,
     ) -> Result<(), FilterError> {
-        let mut held = std::mem::take(&mut self.held);
-        let Some(rest) = self.complete_held(&mut held, chunk)? else {
-            self.held = held;
+        let mut buffered = std::mem::take(&mut self.buffered);
+        let Some(rest) = self.complete_buffered(&mut buffered, chunk)? else {
+            self.buffered = buffered;
             return Ok(());
         };
         // Scanning needs the rest of the filter. After an error no field is needed any more.
@@ -163,27 +163,27 @@ impl ProtobufListFilter {
                 out,
                 decide,
             };
-            self.scan(&held, &mut batch)?;
+            self.scan(&buffered, &mut batch)?;
             let unfinished = self.scan(rest, &mut batch)?;
             batch.flush()?;
             unfinished
         };
         self.dropped = dropped;
-        held.clear();
-        held.extend_from_slice(rest.get(rest.len() - unfinished..).unwrap_or_default());
-        self.held = held;
+        buffered.clear();
+        buffered.extend_from_slice(rest.get(rest.len() - unfinished..).unwrap_or_default());
+        self.buffered = buffered;
         Ok(())
     }
 
-    /// Completes what is held back with the start of a chunk. Gives the rest of the chunk, or `None` if all of it was
+    /// Completes what is buffered with the start of a chunk. Gives the rest of the chunk, or `None` if all of it was
     /// needed and more is missing.
-    fn complete_held<'c>(&self, held: &mut Vec<u8>, chunk: &'c [u8]) -> Result<Option<&'c [u8]>, FilterError> {
+    fn complete_buffered<'c>(&self, buffered: &mut Vec<u8>, chunk: &'c [u8]) -> Result<Option<&'c [u8]>, FilterError> {
         let mut rest = chunk;
-        while !held.is_empty() {
-            let missing = match self.next_unit(held)? {
+        while !buffered.is_empty() {
+            let missing = match self.next_unit(buffered)? {
                 Some(unit) => {
-                    let missing = unit.whole_length().saturating_sub(held.len());
-                    held.reserve_exact(missing);
+                    let missing = unit.whole_length().saturating_sub(buffered.len());
+                    buffered.reserve_exact(missing);
                     missing
                 }
                 None => 1,
@@ -195,7 +195,7 @@ impl ProtobufListFilter {
             if taken.is_empty() {
                 return Ok(None);
             }
-            held.extend_from_slice(taken);
+            buffered.extend_from_slice(taken);
             rest = behind;
         }
         Ok(Some(rest))
@@ -226,7 +226,7 @@ impl ProtobufListFilter {
         }
     }
 
-    /// Passes on the head of a field that is not held back. Gives the bytes behind it.
+    /// Passes on the head of a field that is not buffered. Gives the bytes behind it.
     fn pass_head<'a>(
         &mut self,
         unit: &Unit,
@@ -241,7 +241,7 @@ impl ProtobufListFilter {
         Ok(behind)
     }
 
-    /// Passes on the bytes of a field that is not held back. Gives the bytes behind them.
+    /// Passes on the bytes of a field that is not buffered. Gives the bytes behind them.
     fn pass_on<'a>(&mut self, bytes: &'a [u8], batch: &mut Batch<'a, '_, '_>) -> Result<&'a [u8], FilterError> {
         let length = usize::try_from(self.passing).unwrap_or(usize::MAX).min(bytes.len());
         if length == 0 {

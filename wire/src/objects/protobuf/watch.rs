@@ -30,7 +30,7 @@ const RESOURCE_VERSION: MetadataFields = MetadataFields {
 
 /// Filters the body of a watch as its bytes come in.
 ///
-/// Emits an event as soon as its last byte is there. Holds back at most one unfinished event of [`MAX_OBJECT_BYTES`];
+/// Emits an event as soon as its last byte is there. Buffers at most one unfinished event of [`MAX_OBJECT_BYTES`];
 /// events that are complete within a chunk are not copied before the decision. After an error, every call gives the
 /// same error.
 #[derive(Debug)]
@@ -38,7 +38,7 @@ pub struct ProtobufWatchFilter {
     fields: MetadataFields,
     dropped: DroppedFields,
     /// The start of an event, with the length before it.
-    held: Vec<u8>,
+    buffered: Vec<u8>,
     failure: Option<FilterError>,
 }
 
@@ -49,7 +49,7 @@ impl ProtobufWatchFilter {
         Self {
             fields,
             dropped: DroppedFields::default(),
-            held: Vec::new(),
+            buffered: Vec::new(),
             failure: None,
         }
     }
@@ -83,40 +83,40 @@ impl ProtobufWatchFilter {
     /// Whether an event is unfinished: the stream must not end here.
     #[must_use]
     pub fn is_mid_event(&self) -> bool {
-        !self.held.is_empty()
+        !self.buffered.is_empty()
     }
 
     fn push_chunk(&mut self, chunk: &[u8], out: &mut Vec<u8>, decide: &mut DecideEvent<'_>) -> Result<(), FilterError> {
         let mut rest = chunk;
-        if !self.held.is_empty() {
-            rest = self.complete_held(rest)?;
-            let Some((frame, _)) = split_frame(&self.held)? else {
+        if !self.buffered.is_empty() {
+            rest = self.complete_buffered(rest)?;
+            let Some((frame, _)) = split_frame(&self.buffered)? else {
                 return Ok(());
             };
             filter_frame(frame, self.fields, &self.dropped, out, decide)?;
-            self.held.clear();
-            self.held.shrink_to(MAX_IDLE_BYTES);
+            self.buffered.clear();
+            self.buffered.shrink_to(MAX_IDLE_BYTES);
         }
         while let Some((frame, behind)) = split_frame(rest)? {
             filter_frame(frame, self.fields, &self.dropped, out, decide)?;
             rest = behind;
         }
-        self.held.extend_from_slice(rest);
+        self.buffered.extend_from_slice(rest);
         Ok(())
     }
 
-    /// Appends to the event that is held back what it lacks, as far as the chunk has it. Gives the rest of the chunk.
-    fn complete_held<'c>(&mut self, chunk: &'c [u8]) -> Result<&'c [u8], FilterError> {
+    /// Appends to the event that is buffered what it lacks, as far as the chunk has it. Gives the rest of the chunk.
+    fn complete_buffered<'c>(&mut self, chunk: &'c [u8]) -> Result<&'c [u8], FilterError> {
         let mut rest = chunk;
         loop {
-            let length = frame_length(&self.held)?.unwrap_or(PREFIX_BYTES);
-            let missing = length.saturating_sub(self.held.len());
+            let length = frame_length(&self.buffered)?.unwrap_or(PREFIX_BYTES);
+            let missing = length.saturating_sub(self.buffered.len());
             let (taken, behind) = rest.split_at(missing.min(rest.len()));
             if taken.is_empty() {
                 return Ok(rest);
             }
-            self.held.reserve_exact(missing);
-            self.held.extend_from_slice(taken);
+            self.buffered.reserve_exact(missing);
+            self.buffered.extend_from_slice(taken);
             rest = behind;
         }
     }

@@ -36,19 +36,19 @@ fn faults_of_kusionstack_do_nothing_until_they_are_activated() {
     let none = compile_after(&object, None);
     assert!(names(&none).is_empty(), "{:?}", names(&none));
     assert!(reasons(&none).is_empty(), "it makes sense");
-    assert_eq!(switches::why_inert(&object, &none.chain), Some(switches::FAULTS));
+    assert_eq!(switches::why_held_back(&object, &none.chain), Some(switches::FAULTS));
     for object in [
         faults("new"),
         with_activation(with_kusionstack_finalizer(faults("old"))),
     ] {
         let compiled = compile_after(&object, None);
         assert_eq!(compiled.chain.entries.len(), 1, "{object}");
-        assert_eq!(switches::why_inert(&object, &compiled.chain), None);
+        assert_eq!(switches::why_held_back(&object, &compiled.chain), None);
     }
     let mut disabled = object;
     disabled["spec"]["disabled"] = json!(true);
     assert_eq!(
-        switches::why_inert(&disabled, &none.chain),
+        switches::why_held_back(&disabled, &none.chain),
         None,
         "that is reason enough"
     );
@@ -59,7 +59,7 @@ fn lists_of_kusionstack_do_nothing_until_they_are_activated_and_limits_act() {
     let object = with_kusionstack_finalizer(with_lists());
     let compiled = compile_after(&object, None);
     assert_eq!(names(&compiled), ["rate-limit/calm"]);
-    assert_eq!(switches::why_inert(&object, &compiled.chain), Some(switches::LISTS));
+    assert_eq!(switches::why_held_back(&object, &compiled.chain), Some(switches::LISTS));
     for object in [with_lists(), with_activation(with_kusionstack_finalizer(with_lists()))] {
         let compiled = compile_after(&object, None);
         assert_eq!(
@@ -67,16 +67,16 @@ fn lists_of_kusionstack_do_nothing_until_they_are_activated_and_limits_act() {
             ["rate-limit/calm", "circuit-breaker/calm"],
             "{object}"
         );
-        assert_eq!(switches::why_inert(&object, &compiled.chain), None);
+        assert_eq!(switches::why_held_back(&object, &compiled.chain), None);
     }
     let without = with_kusionstack_finalizer(breaker("calm", &json!({}), &[limit("Normal", "break")], &[]));
     let compiled = compile_after(&without, None);
     assert_eq!(names(&compiled), ["circuit-breaker/calm"], "breakers were on there");
-    assert_eq!(switches::why_inert(&without, &compiled.chain), None);
+    assert_eq!(switches::why_held_back(&without, &compiled.chain), None);
 }
 
 #[test]
-fn inert_allow_list_allows_nothing_to_others() {
+fn held_back_allow_list_allows_nothing_to_others() {
     let allow = |name: &str, host: &str| breaker(name, &json!({}), &[], &[list("hosts", "Whitelist", host)]);
     let compiled = Fixture::new(&[
         allow("own", "a.example"),
@@ -100,14 +100,14 @@ fn migrated_objects_that_act_already_stay_active() {
         let compiled = compile_after(&with_kusionstack_finalizer(object.clone()), Some(before.clone()));
         assert_eq!(compiled.chain.entries, before.entries);
         assert_eq!(
-            switches::why_inert(&with_kusionstack_finalizer(object), &compiled.chain),
+            switches::why_held_back(&with_kusionstack_finalizer(object), &compiled.chain),
             None
         );
     }
 }
 
 #[test]
-fn lint_and_admission_warn_of_each_inert_object() {
+fn lint_and_admission_warn_of_each_held_back_object() {
     let warned = |object: &Value| {
         let findings = validate(object);
         assert!(findings.is_accepted(), "{object}");

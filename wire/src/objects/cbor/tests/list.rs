@@ -343,7 +343,7 @@ proptest! {
             "metadata": {"resourceVersion": "1", "remainingItemCount": 1, "other": other},
         });
         let body = document(&list, style);
-        // The list comes last in this order, behind more than may be held back.
+        // The list comes last in this order, behind more than may be buffered.
         prop_assume!(body.len() < 64 * 1024);
         let out = filter_list(&body, chunk_size).unwrap();
         prop_assert_eq!(decode_all(&out), [filtered(&list)]);

@@ -221,8 +221,8 @@ fn filter_passes_nothing_after_error() {
 }
 
 #[test]
-fn held_back_bytes_are_bounded() {
-    let long = "x".repeat(MAX_HELD_BYTES);
+fn buffered_bytes_are_bounded() {
+    let long = "x".repeat(MAX_BUFFERED_BYTES);
     assert_refused_whole(&format!(r#"{{"a":"{long}","items":[]}}"#), FilterError::NotList);
     assert_refused_whole(
         &format!(r#"{{"items":[],"metadata":{{"a":"{long}"}}}}"#),

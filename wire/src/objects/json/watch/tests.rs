@@ -310,7 +310,7 @@ fn events_and_column_definitions_are_bounded() {
             Err(FilterError::TooLarge)
         );
     }
-    let columns = format!("[\"{}\"]", "x".repeat(MAX_HELD_BYTES));
+    let columns = format!("[\"{}\"]", "x".repeat(MAX_BUFFERED_BYTES));
     let body = table("ADDED", &columns, &["drop"]);
     assert_eq!(filter_chunks(body.as_bytes(), usize::MAX), Err(FilterError::TooLarge));
     let body = table("ADDED", &columns, &["a"]);

@@ -258,7 +258,7 @@ fn idle_watch_releases_memory() {
         filter.push(chunk, &mut out, &mut |_, _| EventDecision::Keep).unwrap();
     }
     assert!(out == stream);
-    assert!(filter.held.capacity() <= 2 * MAX_IDLE_BYTES);
+    assert!(filter.buffered.capacity() <= 2 * MAX_IDLE_BYTES);
 }
 
 #[test]
