@@ -391,13 +391,18 @@ fn plugin_sees_what_it_is_told_about_objects() {
     for (condition, is_kept) in [
         (r#""labels": {"shard": "a", "team": "t"}"#, true),
         (r#""labels": {"shard": "b"}"#, false),
-        (r#""annotations": {"example.com/owner": "o"}, "annotationCount": 1"#, true),
+        (
+            r#""annotations": {"example.com/owner": "o"}, "annotationCount": 1"#,
+            true,
+        ),
         (r#""annotations": {"example.com/owner": "p"}"#, false),
         (r#""controller": "ReplicaSet/web""#, true),
         (r#""controller": "ReplicaSet/other""#, false),
     ] {
         let mut plugin = start("scripted", &format!(r#"{{"onObjects": {{{condition}}}}}"#)).expect("it starts");
-        let flags = plugin.objects(&get("/api/v1/pods"), vec![object.clone()]).expect("flags");
+        let flags = plugin
+            .objects(&get("/api/v1/pods"), vec![object.clone()])
+            .expect("flags");
         assert_eq!(flags, [is_kept], "{condition}");
     }
 }

@@ -170,8 +170,8 @@ pub fn plan(last: &[Entry], claims: &Claims, goal: Goal<'_>, fleet: &impl FleetS
     let desired = teardown::with_torn_down(last, &desired, &teardowns);
     let all = restart_policy::with_kept(last, &desired, &restarts, fleet);
     let all = pods::with_leavers(last, &all, fleet);
-    let before: BTreeMap<&str, Shard> = last.iter().filter_map(Shard::of).collect();
-    let after: BTreeMap<&str, Shard> = all.iter().filter_map(Shard::of).collect();
+    let before: BTreeMap<&str, Shard> = last.iter().filter_map(Shard::from_entry).collect();
+    let after: BTreeMap<&str, Shard> = all.iter().filter_map(Shard::from_entry).collect();
     let possible = claims.possible_views(&before, &all, fleet);
     let unseen = last
         .iter()
@@ -251,7 +251,7 @@ fn drop_consistent_reads(plan: &mut Plan, last: &[Entry], restarts: &BTreeSet<St
         return;
     }
     for entry in &mut plan.entries {
-        let Some((_, shard)) = Shard::of(entry).filter(|(_, shard)| shard.is_consistent) else {
+        let Some((_, shard)) = Shard::from_entry(entry).filter(|(_, shard)| shard.is_consistent) else {
             continue;
         };
         let is_fixed = restarts.contains(restart_policy::shard_entry_of(&entry.name).unwrap_or(&entry.name));

@@ -291,7 +291,7 @@ impl Claims {
         possible: Vec<HeldClaim>,
         fleet: &impl FleetState,
     ) -> Self {
-        let now: BTreeMap<&str, Shard> = entries.iter().filter_map(Shard::of).collect();
+        let now: BTreeMap<&str, Shard> = entries.iter().filter_map(Shard::from_entry).collect();
         let mut shown: BTreeMap<String, Vec<Claim>> = BTreeMap::new();
         for held in possible {
             let is_in_entry = now.get(held.name.as_str()).is_some_and(|shard| {
@@ -348,7 +348,7 @@ pub fn is_released(entry: &str, entries: &[Entry], claims: &Claims, evict: &[Evi
     }
     let is_its = |name: &str| shard_of(name) == shard_of(entry);
     let shows_nothing = |own: &Entry| {
-        let is_empty = Shard::of(own).is_none_or(|(_, shard)| hide_everything_named(&shard.limits));
+        let is_empty = Shard::from_entry(own).is_none_or(|(_, shard)| hide_everything_named(&shard.limits));
         is_empty && fleet.is_settled(&all_pods(own))
     };
     let mut own = entries.iter().filter(|own| is_of_shard(&own.name) && is_its(&own.name));
@@ -361,29 +361,32 @@ fn without_shard(
     desired: &[Entry],
     fleet: &impl FleetState,
 ) -> impl Iterator<Item = HeldClaim> {
-    desired.iter().filter_map(Shard::of).filter_map(move |(name, shard)| {
-        let own = before.values().filter(|before| before.lock == shard.lock);
-        let outside = |pod: &Pod<'_>| {
-            !pod.is_blank
-                && shard.pods.matches(pod.labels)
-                && (fleet.is_rolled_back() || !own.clone().any(|before| before.pods.matches(pod.labels)))
-        };
-        let named: BTreeSet<String> = fleet.pods().filter(outside).map(|pod| pod.uid.to_owned()).collect();
-        let is_some = !named.is_empty();
-        let pods = (named.len() > MAX_PODS).then(|| json!(shard.all_pods()));
-        is_some.then(|| HeldClaim {
-            name: name.to_owned(),
-            claim: Claim {
-                pods,
-                named: limit_named_pods(named),
-                lock: shard.lock.clone(),
-                shard: None,
-                limits: Vec::new(),
-                leads: false,
-            },
-            is_of_last_chain: true,
+    desired
+        .iter()
+        .filter_map(Shard::from_entry)
+        .filter_map(move |(name, shard)| {
+            let own = before.values().filter(|before| before.lock == shard.lock);
+            let outside = |pod: &Pod<'_>| {
+                !pod.is_blank
+                    && shard.pods.matches(pod.labels)
+                    && (fleet.is_rolled_back() || !own.clone().any(|before| before.pods.matches(pod.labels)))
+            };
+            let named: BTreeSet<String> = fleet.pods().filter(outside).map(|pod| pod.uid.to_owned()).collect();
+            let is_some = !named.is_empty();
+            let pods = (named.len() > MAX_PODS).then(|| json!(shard.all_pods()));
+            is_some.then(|| HeldClaim {
+                name: name.to_owned(),
+                claim: Claim {
+                    pods,
+                    named: limit_named_pods(named),
+                    lock: shard.lock.clone(),
+                    shard: None,
+                    limits: Vec::new(),
+                    leads: false,
+                },
+                is_of_last_chain: true,
+            })
         })
-    })
 }
 
 fn limit_named_pods(named: BTreeSet<String>) -> BTreeSet<String> {

@@ -17,11 +17,11 @@ const MAX_ABSENT: usize = 32;
 /// The desired entries, and one for the pods that leave each shard.
 pub(super) fn with_leavers(last: &[Entry], desired: &[Entry], fleet: &impl FleetState) -> Vec<Entry> {
     let mut entries = desired.to_vec();
-    let after: Vec<(&str, Shard)> = desired.iter().filter_map(Shard::of).collect();
+    let after: Vec<(&str, Shard)> = desired.iter().filter_map(Shard::from_entry).collect();
     let (mut absent, mut covered) = (0, Vec::<(Option<String>, LabelSelector)>::new());
     // Entries of pods that left earlier keep their names.
     let is_gone = |name: &str| !after.iter().any(|(other, _)| *other == name);
-    let shards = last.iter().filter_map(|entry| Some((entry, Shard::of(entry)?)));
+    let shards = last.iter().filter_map(|entry| Some((entry, Shard::from_entry(entry)?)));
     let (gone, living): (Vec<_>, Vec<_>) = shards.partition(|(_, (name, _))| is_gone(name));
     for (entry, (name, shard)) in gone.into_iter().chain(living) {
         let has_siblings = after

@@ -178,7 +178,7 @@ pub(super) fn plan_holds(
     for entry in desired.iter().filter(|entry| restarts.contains(&entry.name)) {
         let planned = plan.entries.iter().find(|planned| planned.name == entry.name);
         let shown = planned
-            .and_then(Shard::of)
+            .and_then(Shard::from_entry)
             .map(|(_, shard)| (shard.limits, shard.is_consistent));
         if let Some(shown) = shown {
             plan_holds_of_shard(plan, last, entry, shown, fleet);
@@ -195,7 +195,7 @@ fn plan_holds_of_shard(
     mut shown: (Vec<Limit>, bool),
     fleet: &impl FleetState,
 ) {
-    let before: BTreeMap<&str, Shard> = last.iter().filter_map(Shard::of).collect();
+    let before: BTreeMap<&str, Shard> = last.iter().filter_map(Shard::from_entry).collect();
     let mut values = kept_view_hashes(entry, last, fleet);
     let mut prepared = None;
     if let Some(old) = before.get(entry.name.as_str()).filter(|old| old.limits != shown.0) {

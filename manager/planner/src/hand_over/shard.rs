@@ -34,7 +34,7 @@ pub(super) struct Shard {
 
 impl Shard {
     /// `None`: the entry is not a shard's.
-    pub(super) fn of(entry: &Entry) -> Option<(&str, Self)> {
+    pub(super) fn from_entry(entry: &Entry) -> Option<(&str, Self)> {
         if !super::is_of_shard(&entry.name) {
             return None;
         }
@@ -93,7 +93,7 @@ pub(super) fn entry_with_limits(entry: &Entry, limits: &[Limit], is_consistent: 
 /// The entry of a shard until the shard begins.
 #[must_use]
 pub fn unstarted_entry(entry: &Entry) -> Entry {
-    Shard::of(entry).map_or_else(
+    Shard::from_entry(entry).map_or_else(
         || entry.clone(),
         |(_, shard)| entry_with_limits(entry, &limits_before_start(&shard.limits), false),
     )
@@ -102,7 +102,7 @@ pub fn unstarted_entry(entry: &Entry) -> Entry {
 /// Whether the entry belongs to a shard that has not begun.
 #[must_use]
 pub fn is_unstarted(entry: &Entry) -> bool {
-    Shard::of(entry).is_some_and(|(_, shard)| are_before_start(&shard.limits))
+    Shard::from_entry(entry).is_some_and(|(_, shard)| are_before_start(&shard.limits))
 }
 
 /// The entry of pods that leave the shard: they see nothing of `hidden` resources, and use a lease of no shard. If the shard has not
@@ -137,7 +137,7 @@ pub(super) fn hidden_from_leavers(
     last: &[Entry],
     desired: &[Entry],
 ) -> Vec<Limit> {
-    let shards = || last.iter().chain(desired).filter_map(Shard::of);
+    let shards = || last.iter().chain(desired).filter_map(Shard::from_entry);
     let own = shards().filter(|(_, shard)| shard.lock.as_deref() == lock);
     let limits = own.flat_map(|(_, shard)| shard.limits);
     let limits = limits.filter(|limit| !hides_everything(limit));
@@ -150,7 +150,7 @@ pub(super) fn hidden_from_leavers(
         let both = pods.as_ref().zip(LabelSet::from_selector(&other.pods));
         both.is_some_and(|(pods, others)| pods.intersection(&others).is_some())
     };
-    let mut others = desired.iter().filter_map(Shard::of).map(|(_, shard)| shard);
+    let mut others = desired.iter().filter_map(Shard::from_entry).map(|(_, shard)| shard);
     let is_shared = others.any(|other| other.lock.as_deref() != lock && has_some(&other));
     let all = if is_shared {
         Vec::new()

@@ -32,9 +32,9 @@ pub fn newly_shared(
     desired: &[Entry],
     fleet: &impl FleetState,
 ) -> BTreeMap<String, BTreeSet<String>> {
-    let last: BTreeMap<&str, Shard> = shown.last.iter().filter_map(Shard::of).collect();
-    let meant: BTreeMap<&str, Shard> = shown.meant.iter().filter_map(Shard::of).collect();
-    let after: BTreeMap<&str, Shard> = desired.iter().filter_map(Shard::of).collect();
+    let last: BTreeMap<&str, Shard> = shown.last.iter().filter_map(Shard::from_entry).collect();
+    let meant: BTreeMap<&str, Shard> = shown.meant.iter().filter_map(Shard::from_entry).collect();
+    let after: BTreeMap<&str, Shard> = desired.iter().filter_map(Shard::from_entry).collect();
     let is_shown = |keeper: &Shard| {
         let pods = keeper.all_pods();
         fleet.pods().any(|pod| !pod.is_blank && pods.matches(pod.labels))
@@ -84,9 +84,9 @@ fn shares_objects(shard: &Shard, old: Option<&Shard>, keeper: &Shard, had: &Shar
 #[must_use]
 pub fn unshared<'n>(last: &[Entry], desired: &[Entry], names: impl IntoIterator<Item = &'n String>) -> Vec<Entry> {
     let names: BTreeSet<&String> = names.into_iter().collect();
-    let before: BTreeMap<&str, Shard> = last.iter().filter_map(Shard::of).collect();
+    let before: BTreeMap<&str, Shard> = last.iter().filter_map(Shard::from_entry).collect();
     let unshared = |entry: &Entry| {
-        let shard = Shard::of(entry).filter(|_| names.contains(&entry.name));
+        let shard = Shard::from_entry(entry).filter(|_| names.contains(&entry.name));
         shard.map_or_else(
             || entry.clone(),
             |(name, shard)| {

@@ -161,7 +161,7 @@ pub(super) fn next_teardowns(
     deleted: &BTreeSet<String>,
     fleet: &impl FleetState,
 ) -> Teardowns {
-    let lock = |entry: &Entry| Shard::of(entry).and_then(|(_, shard)| shard.lock);
+    let lock = |entry: &Entry| Shard::from_entry(entry).and_then(|(_, shard)| shard.lock);
     let living: BTreeSet<String> = desired.iter().filter_map(lock).collect();
     let mut controllers: BTreeMap<String, Vec<Entry>> = BTreeMap::new();
     for entry in last
@@ -237,7 +237,7 @@ fn entry_names(entries: &[Entry]) -> BTreeSet<String> {
 
 /// Whether the entry is of pods that have left their shard.
 fn is_left(entry: &Entry) -> bool {
-    let shard = Shard::of(entry).and_then(|(_, shard)| shard.name);
+    let shard = Shard::from_entry(entry).and_then(|(_, shard)| shard.name);
     shard.is_some_and(|name| left_name(&name) == name)
 }
 
@@ -248,7 +248,7 @@ pub(super) fn with_torn_down(last: &[Entry], desired: &[Entry], teardowns: &Tear
         .iter()
         .filter(|entry| restart_policy::shard_entry_of(&entry.name).is_none())
     {
-        let Some(lock) = Shard::of(entry).and_then(|(_, shard)| shard.lock) else {
+        let Some(lock) = Shard::from_entry(entry).and_then(|(_, shard)| shard.lock) else {
             continue;
         };
         let Some(teardown) = teardowns.get(&lock) else {
@@ -278,7 +278,7 @@ pub(super) fn evictions(
     fleet: &impl FleetState,
 ) -> Vec<Evict> {
     let of_entry = |entry: &Entry| {
-        let lock = Shard::of(entry).and_then(|(_, shard)| shard.lock)?;
+        let lock = Shard::from_entry(entry).and_then(|(_, shard)| shard.lock)?;
         let teardown = teardowns.get(&lock).filter(|teardown| !teardown.is_of(&entry.name))?;
         teardown.others.as_ref()?;
         let pods = all_pods(entry);

@@ -11,7 +11,7 @@ fn combined_limits_do_not_grow() {
     let many = |from: usize| -> Vec<usize> { (from..from + 300).collect() };
     let (first, second) = (shard(0, &many(0)), shard(0, &many(200)));
     let limits = |entry: &Entry| limits_of(entry.settings.value());
-    let old = Shard::of(&second).unwrap().1;
+    let old = Shard::from_entry(&second).unwrap().1;
     let narrowed = moves::narrowed_limits(&old, Some(&limits(&first)));
     assert_eq!(narrowed, limits(&shard(0, &many(200)[..100])));
     // If one selector can't express it and several are too long, nothing is seen for a while.

@@ -133,9 +133,15 @@ async fn objects_without_a_flag_are_not_asked_about() {
     let questions = ObjectQuestions::of_edits(&asked.edits);
     let mut are_kept = [false, true, false];
     let objects = [named("x"), named("y"), named("z")];
-    asked.plugins.ask_about_objects(&questions, &objects, &mut are_kept).unwrap();
+    asked
+        .plugins
+        .ask_about_objects(&questions, &objects, &mut are_kept)
+        .unwrap();
     assert_eq!((are_kept, asked.counter(0, "objects")), ([false, true, false], 1));
-    asked.plugins.ask_about_objects(&questions, &objects, &mut [false; 3]).unwrap();
+    asked
+        .plugins
+        .ask_about_objects(&questions, &objects, &mut [false; 3])
+        .unwrap();
     assert_eq!(asked.counter(0, "object_calls"), 1);
 }
 
