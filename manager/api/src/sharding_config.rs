@@ -73,6 +73,11 @@ pub const VIRTUAL_RANGES: u16 = 1024;
         "message": "is missing; with root.key each shard needs a lock of its own",
         "fieldPath": ".controller",
     },
+    {
+        "rule": "!has(self.root) || !has(self.root.key) || (has(oldSelf.root) && has(oldSelf.root.key)) || has(oldSelf.controller)",
+        "message": "needs spec.controller before: add it in an edit of its own first",
+        "fieldPath": ".root.key",
+    },
 ]))]
 pub struct ShardingConfigSpec {
     /// Selects the pods of this shard, in the namespace of this object. Required unless root is set. With root, the

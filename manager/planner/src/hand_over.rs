@@ -126,6 +126,14 @@ pub fn shard_of(name: &str) -> &str {
     name.split('/').nth(1).unwrap_or(name)
 }
 
+/// The prefix of the root that makes shards with such a name (`<prefix>-0-canary`, `<prefix>-1-normal`). `None`: no root does.
+fn set_of(name: &str) -> Option<&str> {
+    let name = shard_of(name);
+    let name = name.strip_suffix("-normal").or_else(|| name.strip_suffix("-canary"))?;
+    let (prefix, number) = name.rsplit_once('-')?;
+    number.bytes().all(|byte| byte.is_ascii_digit()).then_some(prefix)
+}
+
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Plan {
     pub entries: Vec<Entry>,

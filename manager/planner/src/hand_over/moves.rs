@@ -10,7 +10,7 @@ use super::claims::HeldClaim;
 use super::limits::{is_too_large, limits_hiding_everything, no_object};
 use super::restart_policy;
 use super::shard::Shard;
-use super::{FleetState, Pod};
+use super::{FleetState, Pod, set_of, shard_of};
 use crate::label_set::LabelSet;
 use crate::object_set::{ObjectSet, read_ranges};
 use crate::view::{self, ResourceClass};
@@ -31,7 +31,7 @@ impl<'a> Moves<'a> {
     pub(super) fn conflicting_claims(&self, name: &str, shard: &Shard, fleet: &impl FleetState) -> Vec<&'a HeldClaim> {
         let old = self.limits_before(name, shard);
         let holds = |held: &&HeldClaim| {
-            if held.claim.lock != shard.lock {
+            if !self.is_of_controller(held, shard) {
                 return false;
             }
             let pods = held.pods(fleet);
@@ -59,6 +59,18 @@ impl<'a> Moves<'a> {
             compared_classes(&all).iter().any(is_moved)
         };
         self.possible.iter().filter(holds).collect()
+    }
+
+    /// Whether the claim is of the shard's controller. A claim without a lock is, too, if its shard or one of the same root has this
+    /// lock now: the controller's first lock may come in the edit that moves objects.
+    fn is_of_controller(&self, held: &HeldClaim, shard: &Shard) -> bool {
+        if held.claim.lock == shard.lock {
+            return true;
+        }
+        let set = set_of(&held.name);
+        let is_its = |name: &str| shard_of(name) == shard_of(&held.name) || set.is_some() && set_of(name) == set;
+        let mut after = self.after.iter();
+        held.claim.lock.is_none() && after.any(|(name, own)| own.lock == shard.lock && is_its(name))
     }
 
     /// The limits that the shard's pods had before. `None`: they saw nothing, because the shard is new; or the shard counts as new,

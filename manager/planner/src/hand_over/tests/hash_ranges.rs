@@ -162,6 +162,79 @@ fn singletons_change_shards_in_two_steps() {
     assert_eq!(owners(&cluster), [1]);
 }
 
+/// The entries of the same root without `spec.controller`.
+fn without_locks(entries: Vec<Entry>) -> Vec<Entry> {
+    let without_lock = |entry: Entry| {
+        let mut settings = entry.settings.value().clone();
+        let fields = settings.as_object_mut().unwrap();
+        fields.remove("leaderElectionName");
+        fields.remove("shard");
+        Entry {
+            settings: Settings::new(settings),
+            ..entry
+        }
+    };
+    entries.into_iter().map(without_lock).collect()
+}
+
+fn assert_no_two_owners(cluster: &Cluster) {
+    for (resource, object, count) in owner_counts(cluster) {
+        assert!(count <= 1, "{count} pods show {resource} {object:?}");
+    }
+}
+
+#[test]
+fn first_lock_may_come_with_the_key() {
+    // Whichever pod acknowledges first.
+    for order in [[0, 1], [1, 0]] {
+        let mut cluster = with_pods(0..2, &without_locks(entries_of(Division::Labels, 2)));
+        let target = entries_of(Division::Owner, 2);
+        for pod in order {
+            assert!(!cluster.step(&target).is_empty());
+            cluster.sync(pod);
+            assert_no_two_owners(&cluster);
+        }
+        for _ in 0..4 {
+            cluster.step(&target);
+            sync_all_pods(&mut cluster);
+            assert_no_two_owners(&cluster);
+        }
+        assert!(cluster.claims.is_empty());
+        assert!(owner_counts(&cluster).iter().all(|(_, _, count)| *count == 1));
+    }
+}
+
+/// No desired shard selects the pod that loses the objects, so its earlier entry without a lock alone tells what it shows.
+#[test]
+fn pod_without_lock_that_leaves_its_shard_is_waited_for_by_shards_with_one() {
+    let mut cluster = with_pods(0..2, &without_locks(entries_of(Division::Labels, 2)));
+    let mut target = entries_of(Division::Owner, 2);
+    target[0].pod_selector = pods_of(2);
+    for _ in 0..2 {
+        cluster.step(&target);
+        cluster.sync(1);
+        assert_no_two_owners(&cluster);
+    }
+    cluster.running.insert(2, cluster.last.clone());
+    for _ in 0..4 {
+        cluster.step(&target);
+        sync_all_pods(&mut cluster);
+        assert_no_two_owners(&cluster);
+    }
+    assert!(owner_counts(&cluster).iter().all(|(_, _, count)| *count == 1));
+}
+
+#[test]
+fn shards_of_a_root_have_its_prefix() {
+    let set = |name: &str| set_of(&entry_of_shard(name)).map(str::to_owned);
+    for name in ["a-b-0-canary", "a-b-12-normal", "a-b-1-normal/left/0"] {
+        assert_eq!(set(name).as_deref(), Some("a-b"), "{name}");
+    }
+    for name in ["a-b", "a-normal", "a-b-normal"] {
+        assert_eq!(set(name), None, "{name}");
+    }
+}
+
 #[derive(Clone, Debug)]
 enum Step {
     /// Someone edits the root.
