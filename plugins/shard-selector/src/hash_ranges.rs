@@ -28,6 +28,21 @@ pub(crate) fn predicate_of(hash: &HashRanges) -> Result<ObjectPredicate, Invalid
     Ok(ObjectPredicate::hash_ranges(key, ranges))
 }
 
+/// Whether the ranges have all hashes. Ranges that cannot be read do not count.
+pub(crate) fn are_complete(hash: &HashRanges) -> bool {
+    let mut ranges: Vec<HashRange> = hash.ranges.iter().filter_map(|text| parse_range(text)).collect();
+    ranges.sort_by_key(|range| range.start);
+    let mut next = 0;
+    for range in ranges {
+        if range.start > next {
+            return false;
+        }
+        let Some(end) = range.end else { return true };
+        next = next.max(end);
+    }
+    false
+}
+
 fn parse_key(text: &str) -> Result<HashKey, Invalid> {
     match text {
         "uid" => Ok(HashKey::Uid),

@@ -14,6 +14,9 @@ use crate::view::View;
 const PARTIAL_DELETION: &str = "this shard has only some objects of this collection, and a collection cannot be deleted in part; \
                                 delete objects by name";
 
+/// A selector that every object matches: no object has this label (`NO_OBJECT_KEY` of the contract).
+const ALL_OBJECTS: &str = "!ctrlmesh.kusionstack.io/nothing";
+
 /// One shard's view of the API.
 pub(crate) struct ShardSelector {
     view: View,
@@ -64,10 +67,14 @@ impl ShardSelector {
             return RequestVerdict::proceed();
         }
         let (group, resource) = (req.group(), req.resource());
-        let selector = self.view.selector_for(group, resource);
-        let kept = self.view.predicate_for(group, resource);
-        if kept.is_some() && req.verb() == Verb::Deletecollection {
-            return RequestVerdict::refuse(Refusal::new(405, PARTIAL_DELETION));
+        let mut selector = self.view.selector_for(group, resource);
+        let mut kept = self.view.predicate_for(group, resource);
+        if req.verb() == Verb::Deletecollection && kept.take().is_some() {
+            if self.view.is_divided(group, resource) {
+                return RequestVerdict::refuse(Refusal::new(405, PARTIAL_DELETION));
+            }
+            // The host must see that the shard limits the resource, as for reads with all ranges.
+            selector.get_or_insert_with(|| ALL_OBJECTS.to_owned());
         }
         let mut edits: Vec<RequestEdit> = selector.map(RequestEdit::AndLabelSelector).into_iter().collect();
         edits.extend(kept.map(RequestEdit::keep_objects));

@@ -43,6 +43,8 @@ struct CompiledLimit {
     selector: Option<String>,
     /// `None`: hashes restrict nothing.
     kept: Option<ObjectPredicate>,
+    /// Whether objects are left out because of their hashes.
+    is_divided: bool,
 }
 
 /// All pairs of a group and a resource.
@@ -109,6 +111,10 @@ impl View {
                 excepted,
                 selector: (!selector.is_empty()).then_some(selector),
                 kept,
+                is_divided: limit
+                    .hash_ranges
+                    .as_ref()
+                    .is_some_and(|hash| !hash_ranges::are_complete(hash)),
             });
         }
         Ok(())
@@ -188,6 +194,11 @@ impl View {
             .peekable();
         kept.peek()?;
         Some(ObjectPredicate::all(kept))
+    }
+
+    /// Whether a matching limit leaves out objects because of their hashes.
+    pub(crate) fn is_divided(&self, group: &str, resource: &str) -> bool {
+        self.limits_of(group, resource).any(|limit| limit.is_divided)
     }
 
     fn limits_of(&self, group: &str, resource: &str) -> impl Iterator<Item = &CompiledLimit> {

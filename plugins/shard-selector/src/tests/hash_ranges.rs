@@ -123,6 +123,36 @@ fn deletion_of_a_divided_collection_is_refused() {
 }
 
 #[test]
+fn deletion_of_a_part_is_refused_whatever_is_missing() {
+    for ranges in [
+        r#""0-1022""#,
+        r#""1-1023""#,
+        r#""0-511", "513-1023""#,
+        "",
+        r#""0-1023"]}}, {"hashRanges": {"key": "uid", "ranges": ["0-511""#,
+    ] {
+        let settings = SETTINGS.replace(r#""0-255", "512""#, ranges);
+        let verdict = bench(&settings).on_request(&TestRequest::api(Verb::Deletecollection, "example.com", "widgets"));
+        assert!(
+            matches!(&verdict.action, RequestAction::Refuse(refusal) if refusal.code == 405),
+            "{ranges}: {verdict:?}"
+        );
+    }
+}
+
+#[test]
+fn deletion_of_a_whole_collection_passes_with_a_selector_that_hides_nothing() {
+    let request = TestRequest::api(Verb::Deletecollection, "example.com", "widgets");
+    let all_objects = [RequestEdit::and_label_selector("!ctrlmesh.kusionstack.io/nothing")];
+    for ranges in [r#""0-1023""#, r#""600-1023", "0-100", "7", "50-599""#] {
+        let settings = SETTINGS.replace(r#""0-255", "512""#, ranges);
+        assert_eq!(edits_for(&settings, &request), all_objects, "{ranges}");
+    }
+    let settings = r#"{"limits": [{"selector": {"matchLabels": {"a": "b"}}, "hashRanges": {"key": "uid", "ranges": ["0-1023"]}}]}"#;
+    assert_eq!(edits_for(settings, &request), [RequestEdit::and_label_selector("a=b")]);
+}
+
+#[test]
 fn selectors_and_ranges_of_all_limits_hold_together() {
     let settings = r#"{
         "limits": [
