@@ -61,6 +61,7 @@ func TestCRDsAcceptAndRefuseSamples(t *testing.T) {
 	}
 	t.Run("each_rule_refuses_its_field", func(t *testing.T) { testRules(t, client) })
 	t.Run("lock_can_be_added_but_not_changed", func(t *testing.T) { testLockIsImmutable(t, client) })
+	t.Run("key_needs_an_earlier_lock", func(t *testing.T) { testKeyNeedsLock(t, client) })
 	t.Run("defaults", func(t *testing.T) { testDefaults(t, client) })
 	t.Run("columns", func(t *testing.T) { testColumns(t, client) })
 }
@@ -279,6 +280,32 @@ func testLockIsImmutable(t *testing.T, client dynamic.Interface) {
 		}
 	}
 	check(t, update(controller))
+}
+
+// testKeyNeedsLock adds key and lock to a root in one edit, which is refused: running pods have no lock that a hand-over can compare.
+func testKeyNeedsLock(t *testing.T, client dynamic.Interface) {
+	object := readObjects(t, fixtures+"/accepted/root-sample.yaml")[0]
+	object.SetName("gets-key")
+	controller := object.Object["spec"].(map[string]any)["controller"]
+	setField(t, object.Object, []string{"spec", "controller"}, nil)
+	setField(t, object.Object, []string{"spec", "root", "canary"}, nil)
+	_, err := createObject(t, client, object)
+	check(t, err)
+	defer deleteObject(t, client, object)
+	update := func(spec map[string]any) error {
+		patch := must(json.Marshal(map[string]any{"spec": spec}))(t)
+		_, err := resourceClient(t, client, object).Patch(background(), object.GetName(), types.MergePatchType, patch, meta.PatchOptions{})
+		return err
+	}
+	key := map[string]any{"key": "owner"}
+	err = update(map[string]any{"controller": controller, "root": key})
+	if err == nil || !strings.Contains(err.Error(), "spec.root.key: Invalid value") ||
+		!strings.Contains(err.Error(), "add it in an edit of its own first") {
+		t.Errorf("key and controller together: %v", err)
+	}
+	check(t, update(map[string]any{"controller": controller}))
+	check(t, update(map[string]any{"root": key}))
+	check(t, update(map[string]any{"root": map[string]any{"key": "uid"}}))
 }
 
 func testDefaults(t *testing.T, client dynamic.Interface) {
