@@ -13,6 +13,7 @@ use super::shard::Shard;
 use super::{FleetState, Pod, set_of, shard_of};
 use crate::label_set::LabelSet;
 use crate::object_set::{ObjectSet, read_ranges};
+use crate::range_set::RangeSet;
 use crate::view::{self, ResourceClass};
 
 /// The shards as they are shown now, and as they are desired.
@@ -191,7 +192,20 @@ fn intersect_selections(limit: &Limit, other: &Limit) -> Option<(LabelSelector, 
         .zip(ObjectSet::from_limit(other))
         .and_then(|(set, other)| set.intersection(&other));
     match both {
-        Some(both) => both.selection(),
+        Some(both) => both.selection().map(|(selector, ranges)| {
+            let mut limits = [limit, other].into_iter();
+            // A limit that hides nothing must have all ranges: a sidecar leaves one without a condition out, and then shows the
+            // resource to a leader that comes from another shard.
+            let key = limits.find_map(|limit| limit.hash_ranges.as_ref().map(|ranges| &ranges.key));
+            let ranges = match key {
+                Some(key) if ranges.is_none() && selector.is_empty() => Some(HashRanges {
+                    key: key.clone(),
+                    ranges: RangeSet::ALL.texts(),
+                }),
+                _ => ranges,
+            };
+            (selector, ranges)
+        }),
         None => Some((no_object(NO_OBJECT_KEY), None)),
     }
 }

@@ -162,6 +162,24 @@ fn singletons_change_shards_in_two_steps() {
     assert_eq!(owners(&cluster), [1]);
 }
 
+/// Without a condition, a sidecar would leave the limit of the singletons out.
+#[test]
+fn narrowed_shard_keeps_a_condition_for_resources_that_it_sees_whole() {
+    let mut cluster = with_pods(0..2, &entries_of(Division::Owner, 2));
+    assert!(!cluster.step(&entries_of(Division::Uid, 2)).is_empty());
+    let limits = limits_of(cluster.last[0].settings.value());
+    let mut singletons = limits.iter().filter(|limit| {
+        let mut groups = limit.relate_resources.iter();
+        groups.any(|group| group.resources == ["daemonsets"])
+    });
+    let ranges = singletons.next().unwrap().hash_ranges.clone().unwrap();
+    assert_eq!(
+        (ranges.key.as_str(), ranges.ranges),
+        ("owner", vec!["0-1023".to_owned()])
+    );
+    assert_eq!(singletons.next(), None, "one limit for both keys");
+}
+
 /// The entries of the same root without `spec.controller`.
 fn without_locks(entries: Vec<Entry>) -> Vec<Entry> {
     let without_lock = |entry: Entry| {
