@@ -270,17 +270,17 @@ pub struct ResourceGroup {
         "fieldPath": ".canary",
     },
     {
-        "rule": "!has(self.auto) || !has(self.auto.weights) || has(self.key)",
+        "rule": "!has(self.auto) || !has(self.auto.weights) || size(self.auto.weights) == 0 || has(self.key)",
         "message": "has no effect without key; remove it, or write key",
         "fieldPath": ".auto.weights",
     },
     {
-        "rule": "!has(self.whole) || has(self.key)",
+        "rule": "!has(self.whole) || size(self.whole) == 0 || has(self.key)",
         "message": "has no effect without key; remove it, or write key",
         "fieldPath": ".whole",
     },
     {
-        "rule": "!has(self.singletons) || has(self.key)",
+        "rule": "!has(self.singletons) || size(self.singletons) == 0 || has(self.key)",
         "message": "has no effect without key; remove it, or write key",
         "fieldPath": ".singletons",
     },
@@ -353,7 +353,7 @@ pub struct Canary {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(extend("x-kubernetes-validations" = [{
-    "rule": "!has(self.weights) || size(self.weights) == self.shardingSize",
+    "rule": "!has(self.weights) || size(self.weights) == 0 || size(self.weights) == self.shardingSize",
     "message": "must have one number for each shard",
     "fieldPath": ".weights",
 }]))]
