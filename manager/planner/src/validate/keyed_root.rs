@@ -8,13 +8,10 @@ use ctrlmesh_manager_api::{PluginRef, ShardingConfig};
 use serde_json::json;
 
 use super::Findings;
-use super::limit_resources::shared_resource;
+use super::limit_resources::{WILDCARD, includes_pair, shared_resource};
 use super::resource_names::is_cluster_scoped;
 use super::warn_hidden_children::{created_resources, resource_names_of};
 use crate::built_in::BuiltIn;
-
-/// All resources, or all API groups.
-const WILDCARD: &str = "*";
 
 /// Refuses fields that have no effect in a root, and a key without a lock. Also applies to a disabled root, as in the schema.
 pub(super) fn check_lists(config: &ShardingConfig, root: &Root, findings: &mut Findings) {
@@ -124,7 +121,7 @@ fn check_divided(root: &Root, key: &str, findings: &mut Findings) {
 
 /// Why a resource can't be divided.
 fn pair_problem(root: &Root, key: &str, api_group: &str, resource: &str) -> Option<String> {
-    let has = |groups: &[ResourceGroup]| groups.iter().any(|group| includes_pair(group, api_group, resource));
+    let has = |groups: &[ResourceGroup]| groups.iter().any(|group| includes_pair(group, (api_group, resource)));
     if api_group == WILDCARD && resource == WILDCARD {
         let problem = "is every resource, also those of which each shard needs all objects; with root.key name the resources or their \
                        groups";
@@ -174,12 +171,6 @@ fn pairs_of(group: &ResourceGroup) -> Vec<(&str, &str)> {
         );
     }
     pairs
-}
-
-/// Whether the group has this pair, and every resource of it if it is a wildcard.
-fn includes_pair(group: &ResourceGroup, api_group: &str, resource: &str) -> bool {
-    let has = |names: &[String], name: &str| names.iter().any(|known| known == WILDCARD || known == name);
-    has(&group.api_groups, api_group) && has(&group.resources, resource)
 }
 
 #[cfg(test)]
