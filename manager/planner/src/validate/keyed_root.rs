@@ -13,7 +13,8 @@ use super::resource_names::is_cluster_scoped;
 use super::warn_hidden_children::{created_resources, resource_names_of};
 use crate::built_in::BuiltIn;
 
-/// Refuses fields that have no effect in a root, and a key without a lock. Also applies to a disabled root, as in the schema.
+/// Refuses fields that have no effect in a root, and a key without a lock or with a canary. Also applies to a disabled root, as in the
+/// schema.
 pub(super) fn check_lists(config: &ShardingConfig, root: &Root, findings: &mut Findings) {
     for (index, limit) in root.resource_selector.iter().enumerate() {
         let path = format!("spec.root.resourceSelector[{index}]");
@@ -30,6 +31,10 @@ pub(super) fn check_lists(config: &ShardingConfig, root: &Root, findings: &mut F
         if config.spec.controller.is_none() {
             let problem = "is missing; with root.key each shard needs a lock of its own";
             findings.refuse("spec.controller", problem);
+        }
+        if root.canary.is_some() {
+            let problem = "has no effect beside key; give a shard less in auto.weights";
+            findings.refuse("spec.root.canary", problem);
         }
         return;
     }
@@ -296,6 +301,23 @@ mod tests {
                 "spec.root.resourceSelector[0].exceptResources: has no effect in a root",
             ),
         ]);
+    }
+
+    #[test]
+    fn canary_is_refused_together_with_other_mistakes() {
+        let canary = json!({"replicas": 1, "inNamespaces": ["a"]});
+        let except = json!([{"apiGroups": ["a"], "resources": ["b"]}]);
+        let found = mistakes(&json!({"/root/canary": canary, "/root/resourceSelector/0/exceptResources": except}));
+        assert_eq!(found.len(), 2, "{found:?}");
+        assert!(
+            found
+                .iter()
+                .any(|it| it.starts_with("spec.root.canary: has no effect beside key"))
+        );
+        assert_refused(&[(
+            json!({"/root/canary": canary, "/root/disable": true}),
+            "spec.root.canary: has no effect beside key",
+        )]);
     }
 
     #[test]
