@@ -79,7 +79,7 @@ mod tests {
     use crate::validate::{Object, check_object, read};
     use crate::view::{resource_classes, visible_objects};
     use ctrlmesh_manager_api::ShardingConfig;
-    use ctrlmesh_manager_api::sharding_config::VIRTUAL_RANGES;
+    use ctrlmesh_manager_api::sharding_config::{Limit, VIRTUAL_RANGES};
 
     fn root(weights: &[i32]) -> ShardingConfig {
         let spec = json!({
@@ -166,13 +166,16 @@ mod tests {
         let shards = shards(&[1, 1, 1]);
         let all = || Some(ObjectSet::default());
         assert_eq!(seen(&shards, "example.com/clusters"), [all(), None, None]);
-        let mut limits = shards.iter().flat_map(|shard| shard.spec.limits.iter().flatten());
-        let classes = resource_classes(limits.clone());
-        assert!(
-            classes.iter().all(|class| class.to_string() != "example.com/classes"),
-            "no limit is about them"
-        );
-        assert!(limits.any(|limit| !limit.except_resources.is_empty()));
+        // It hides nothing, and makes sure that the resource is a class of its own.
+        let groups = json!([{"apiGroups": ["example.com"], "resources": ["classes"]}]);
+        let probe: Limit = serde_json::from_value(json!({"relateResources": groups})).unwrap();
+        let limits = shards.iter().flat_map(|shard| shard.spec.limits.iter().flatten());
+        let classes = resource_classes(limits.chain([&probe]));
+        let class = classes.iter().find(|class| class.to_string() == "example.com/classes");
+        for shard in &shards {
+            let limits = shard.spec.limits.iter().flatten();
+            assert_eq!(visible_objects(limits, class.unwrap()), all());
+        }
     }
 
     #[test]
