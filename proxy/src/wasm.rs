@@ -28,6 +28,7 @@
 //! | `clock` | the clock of plugins, which tests move by hand |
 //! | `error` | errors before a plugin runs, and faults while it runs |
 //! | `memory` | the memory that all plugins take together |
+//! | `limits` | bounds on the bytes of a component |
 //!
 //! Life of a plugin: [`Compiler::load`] checks the bytes, compiles them in a child process or takes the artifact from the cache, checks the
 //! world, and resolves imports and exports once. The result is a [`Plugin`], shared by all threads. [`Instance::start`] creates an instance
@@ -52,6 +53,7 @@ mod exports;
 pub mod harness;
 mod host_state;
 mod instance;
+mod limits;
 mod memory;
 mod metrics;
 mod plugin;
@@ -77,6 +79,7 @@ pub use engine::Engine;
 pub use entry_config::{EntryConfig, InstanceInfo};
 pub use error::{Error, Fault, Origin, Phase};
 pub use instance::Instance;
+pub use limits::MAX_WASM_BYTES;
 pub use memory::{GuestMemory, OverLimit};
 pub use metrics::{MemorySeries, PluginSeries};
 pub use plugin::Plugin;
@@ -90,6 +93,3 @@ pub(crate) use reads::hooks as reads_hooks;
 pub(crate) use reads::{Effects, Read, Seen, Step, Trace, Value, visible_header};
 pub(crate) use state::{Ask, CountedOutcome};
 pub use state::{Cell, Claim, EntryState, Grant, Rule, StateError, StateStore};
-
-/// Maximum size of a plugin. A `ConfigMap` holds 1 MiB; a Rust plugin has some 100 KiB, one with a script engine some MiB.
-pub const MAX_WASM_BYTES: usize = 16 * 1024 * 1024;

@@ -18,7 +18,7 @@
 //! | `splice` | copies bytes of which parts are replaced |
 //! | `keys` | keys about which decoders have to agree |
 //! | `error` | why a body cannot be filtered |
-//! | `limits` | bounds on memory |
+//! | `limits` | bounds on predicates and on memory |
 
 mod cbor;
 mod dropped_fields;
@@ -40,12 +40,12 @@ pub use dropped_fields::{
 pub use error::FilterError;
 pub use hash::{HashRange, HashRangeError, fnv1a_64};
 pub use json::{JsonListFilter, JsonWatchFilter};
-pub use limits::MAX_OBJECT_BYTES;
-pub use metadata::{Controller, MetadataFields, ObjectMetadata, TextPairs};
-pub use predicate::{
-    HashKey, MAX_HASH_RANGES, MAX_NAME_BYTES, MAX_NAMES, MAX_PATTERN_BYTES, MAX_PATTERN_PROGRAM_BYTES,
-    MAX_PATTERN_SET_BYTES, MAX_PATTERNS, MAX_PREDICATE_DEPTH, MAX_PREDICATE_NODES, NameSet, Predicate, PredicateError,
+pub use limits::{
+    MAX_HASH_RANGES, MAX_NAME_BYTES, MAX_NAMES, MAX_OBJECT_BYTES, MAX_PATTERN_BYTES, MAX_PATTERN_PROGRAM_BYTES,
+    MAX_PATTERN_SET_BYTES, MAX_PATTERNS, MAX_PREDICATE_DEPTH, MAX_PREDICATE_NODES,
 };
+pub use metadata::{Controller, MetadataFields, ObjectMetadata, TextPairs};
+pub use predicate::{HashKey, NameSet, Predicate, PredicateError};
 pub use protobuf::{ProtobufListFilter, ProtobufWatchFilter};
 
 /// The API groups whose lists have values of metrics as items, which are no objects: they have no metadata

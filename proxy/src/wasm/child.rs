@@ -15,9 +15,9 @@ use std::time::{Duration, Instant};
 
 use rlimit::Resource;
 
-use super::MAX_WASM_BYTES;
 use super::cache::MAX_ARTIFACT_BYTES;
 use super::engine::{Processor, compiling_engine};
+use super::limits::MAX_WASM_BYTES;
 use super::memory::CompilerShare;
 
 /// Argument that makes the sidecar's binary run as the compiler.

@@ -2,9 +2,9 @@
 
 use aws_lc_rs::digest;
 
-use super::MAX_WASM_BYTES;
 use super::engine;
 use super::error::Error;
+use super::limits::MAX_WASM_BYTES;
 
 /// Name of an artifact, from the plugin's digest (SHA-256 in hex) and the engine.
 pub(crate) fn artifact_name(engine: &wasmtime::Engine, plugin: &str) -> String {

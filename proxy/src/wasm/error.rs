@@ -7,8 +7,9 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use super::SUPPORTED_VERSIONS;
+use super::limits::MAX_WASM_BYTES;
 use super::memory::OverLimit;
-use super::{MAX_WASM_BYTES, SUPPORTED_VERSIONS};
 
 /// Why a plugin could not be loaded. None of its code has run.
 #[derive(Debug, thiserror::Error)]

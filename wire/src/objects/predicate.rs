@@ -13,36 +13,9 @@ use std::mem;
 use label_search::LabelSearch;
 
 use super::hash::{HashRange, fnv1a_64, mixed};
+use super::limits::{MAX_HASH_RANGES, MAX_NAMES, MAX_PATTERNS, MAX_PREDICATE_DEPTH, MAX_PREDICATE_NODES};
 use super::{MetadataFields, ObjectMetadata};
 use crate::{LabelSelector, MAX_REQUIREMENTS, MAX_SELECTOR_BYTES, Requirement, SelectorError, is_label_key};
-
-/// Most levels of a predicate. One without [`All`](Predicate::All), [`Any`](Predicate::Any) and
-/// [`Not`](Predicate::Not) has one level.
-pub const MAX_PREDICATE_DEPTH: usize = 16;
-
-/// Most parts of a predicate, each `all`, `any`, `not`, set, selector and list of ranges counted.
-pub const MAX_PREDICATE_NODES: usize = 1024;
-
-/// Most hash ranges of a predicate, once they are merged: as many as there are virtual ranges for shards.
-pub const MAX_HASH_RANGES: usize = 1024;
-
-/// Most exact names and prefixes of a predicate, and of one set.
-pub const MAX_NAMES: usize = 65_536;
-
-/// Longest exact name or prefix of a set, in bytes: the longest name of an object that is a DNS subdomain.
-pub const MAX_NAME_BYTES: usize = 253;
-
-/// Most patterns of a predicate, and of one set.
-pub const MAX_PATTERNS: usize = 64;
-
-/// Longest pattern, in bytes.
-pub const MAX_PATTERN_BYTES: usize = 1024;
-
-/// Largest program of one pattern, in bytes.
-pub const MAX_PATTERN_PROGRAM_BYTES: usize = 64 * 1024;
-
-/// Largest program of all patterns of a set, in bytes.
-pub const MAX_PATTERN_SET_BYTES: usize = 1024 * 1024;
 
 /// Says which objects are kept.
 ///

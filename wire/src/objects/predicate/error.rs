@@ -1,7 +1,7 @@
 //! Why a predicate was refused.
 
-use super::{MAX_PATTERN_PROGRAM_BYTES, MAX_PATTERN_SET_BYTES, MAX_PREDICATE_DEPTH};
 use crate::SelectorError;
+use crate::objects::limits::{MAX_PATTERN_PROGRAM_BYTES, MAX_PATTERN_SET_BYTES, MAX_PREDICATE_DEPTH};
 
 /// Why a predicate or a set of names was refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

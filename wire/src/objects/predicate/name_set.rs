@@ -6,11 +6,11 @@ use std::sync::Arc;
 
 use regex::bytes::{RegexSet, RegexSetBuilder};
 
-use super::{
-    MAX_NAME_BYTES, MAX_NAMES, MAX_PATTERN_BYTES, MAX_PATTERN_PROGRAM_BYTES, MAX_PATTERN_SET_BYTES, MAX_PATTERNS,
-    PredicateError,
-};
+use super::PredicateError;
 use crate::objects::hash::fnv1a_64;
+use crate::objects::limits::{
+    MAX_NAME_BYTES, MAX_NAMES, MAX_PATTERN_BYTES, MAX_PATTERN_PROGRAM_BYTES, MAX_PATTERN_SET_BYTES, MAX_PATTERNS,
+};
 
 /// Memory of the DFA that a search builds lazily, in bytes, for each thread that searches at the same time.
 const PATTERN_CACHE_BYTES: usize = 1024 * 1024;
