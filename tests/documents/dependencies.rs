@@ -1,11 +1,11 @@
 //! Dependencies of crates: none that deny.toml forbids (but for systems that nothing is built for), none of pure crates that
 //! reaches a cluster, and none of the command on the manager's controllers. ARCHITECTURE.md, "Crates", lists every crate with those of
-//! this repository that it depends on.
+//! this repository that it depends on, and every source that two crates compile.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::fs;
-use std::path::Path;
+use std::path::{Component, Path, PathBuf};
 use std::process::Command;
 
 use ctrlmesh_tests::repository_root;
@@ -162,6 +162,7 @@ fn crates_of_cargo() -> Crates {
 fn crates_of_table(architecture: &str) -> Crates {
     let section = architecture.split("\n## Crates\n").nth(1).unwrap();
     let section = section.split("\n## ").next().unwrap();
+    let section = section.split("\n| file | ").next().unwrap();
     let quoted = |cell: &str| -> Vec<String> { cell.split('`').skip(1).step_by(2).map(str::to_owned).collect() };
     let rows = section.lines().filter_map(|line| {
         let cells: Vec<&str> = line.strip_prefix("| ")?.trim_end_matches('|').split('|').collect();
@@ -222,4 +223,72 @@ fn rows_of_crates_may_have_several_names_and_patterns() {
     ];
     let expected = expected.map(|(name, dependencies)| (name.to_owned(), dependencies));
     assert_eq!(crates_of_table(document), Crates::from(expected));
+}
+
+/// Rust files below a folder.
+fn add_sources(folder: &Path, files: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_str().unwrap();
+        if path.is_dir() && !name.starts_with('.') && name != "target" && name != "node_modules" {
+            add_sources(&path, files);
+        } else if path.is_file() && path.extension().is_some_and(|extension| extension == "rs") {
+            files.push(path);
+        }
+    }
+}
+
+/// A path without `..` and `.`, which need not exist.
+fn normalized(path: &Path) -> PathBuf {
+    let mut parts = PathBuf::new();
+    for part in path.components() {
+        match part {
+            Component::ParentDir => assert!(parts.pop(), "{}", path.display()),
+            Component::CurDir => {}
+            _ => parts.push(part),
+        }
+    }
+    parts
+}
+
+/// Files with a `#[path]` that leaves the folder of their crate, and the files that they name.
+fn sources_of_other_crates() -> BTreeSet<(String, String)> {
+    let root = normalized(&repository_root());
+    let mut files = Vec::new();
+    add_sources(&root, &mut files);
+    let mut found = BTreeSet::new();
+    for file in files {
+        let text = fs::read_to_string(&file).unwrap();
+        let package = file
+            .ancestors()
+            .find(|folder| folder.join("Cargo.toml").is_file())
+            .unwrap();
+        let named = text
+            .lines()
+            .filter_map(|line| line.trim().strip_prefix("#[path = \"")?.split('"').next());
+        for named in named {
+            let target = normalized(&file.parent().unwrap().join(named));
+            if !target.starts_with(package) {
+                let relative = |path: &Path| path.strip_prefix(&root).unwrap().display().to_string();
+                found.insert((relative(&file), relative(&target)));
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn architecture_lists_every_source_that_two_crates_compile() {
+    let architecture = fs::read_to_string(repository_root().join("ARCHITECTURE.md")).unwrap();
+    let section = architecture.split("\n## Crates\n").nth(1).unwrap();
+    let section = section.split("\n## ").next().unwrap();
+    let table = section.split("\n| file | compiles | why |\n").nth(1).unwrap();
+    let rows = table.lines().take_while(|line| line.starts_with('|'));
+    let listed: BTreeSet<(String, String)> = rows
+        .filter_map(|row| {
+            let mut quoted = row.split('`').skip(1).step_by(2).map(str::to_owned);
+            Some((quoted.next()?, quoted.next()?))
+        })
+        .collect();
+    assert_eq!(listed, sources_of_other_crates());
 }
