@@ -8,11 +8,11 @@
 //! | room | holds |
 //! |---|---|
 //! | [`process`] | start and stop, leader election, admin port, roles |
-//! | [`webhook`] | the responses to API servers, on every replica |
-//! | [`controllers`] | what the leader does: chains, shards, labels, ManagerState |
-//! | [`certificates`] | CAs of webhooks and sidecars |
-//! | [`cluster`] | clients, rate, events, errors |
-//! | [`metrics`] | what is counted |
+//! | [`webhook`] | responses to API servers: validation, labels, injection |
+//! | [`controllers`] | distribution, shards, labels, ManagerState, plugins |
+//! | [`certificates`] | CAs of webhooks and sidecars, in Secrets |
+//! | [`cluster`] | clients, permissions, rate, debounce, running passes, the one function that patches a status, events, errors |
+//! | [`metrics`] | counters and gauges of every part |
 //! | [`args`] | flags and environment |
 
 pub mod args;

@@ -3,26 +3,26 @@
 //! The rooms, top to bottom. A room imports only rooms below it (a test holds this against ARCHITECTURE.md, which also says what
 //! each one imports). A room's top file begins with a table of what is in it.
 //!
-//! | room | what is in it |
+//! | room | holds |
 //! |---|---|
 //! | `app` | makes every part, binds ports, starts threads, drains |
 //! | `config` | flags and environment variables |
-//! | `commands` | commands besides the sidecar: `wait-ready` and `init`, which kubelet runs, and `precompile` |
-//! | `listen` | client connections: accepted, distributed to worker threads, served |
+//! | `commands` | besides the sidecar: `wait-ready` and `init`, which kubelet runs, and `precompile` |
+//! | `listen` | client connections: accepted, dealt to worker threads, served |
 //! | `external` | calls to other services: three ways in, where they may go, tunnels |
-//! | `error` | errors that keep the sidecar from starting, or stop it |
-//! | `request` | **start here**: one request to the API server, top to bottom, in `request::handler` |
-//! | `stream` | bodies in transit: counted, renamed, shaped, watches ended when their view changes |
+//! | `error` | what keeps the sidecar from starting, or stops it |
+//! | `request` | one request to the API server, top to bottom; start in `handler` |
+//! | `stream` | bodies on their way: counted, renamed, shaped; watches ended when their view changes |
 //! | `observe` | metrics, the record of one request, the admin port, logs |
-//! | `controller_state` | what is remembered of the controller between requests: list views, leader locks, the leader |
-//! | `chain` | which plugins see which requests; their calls; how a new chain comes into force |
-//! | `wasm` | engine, compiler, plugin instances, functions for guests |
-//! | `respond` | every error as a Kubernetes `Status`: the only place that picks a status code |
-//! | `connection` | the client connection as its requests see it |
-//! | `plugin` | the input and output of plugins, as plain types |
+//! | `controller_state` | what is remembered of the controller between requests: list views, leader locks, who leads |
+//! | `chain` | which plugins see which requests, their calls, reusable verdicts, how a new chain comes into force |
+//! | `wasm` | engine, compiler, precompiled artifacts, plugin instances, functions of the host that plugins may call |
+//! | `respond` | every error as a Kubernetes `Status`; the only place that picks a status code for a controller |
+//! | `connection` | what a request shares with the client connection that it came on |
+//! | `plugin` | plain types for what plugins are given and what they return |
 //! | `upstream` | connections to the API server and to other servers |
 //! | `memory_shares` | divides the memory limit among plugins and clients |
-//! | `timestamp` | times in the format of `/status` |
+//! | `timestamp` | times as `/status` shows them |
 //! | `lock` | locks of data that worker threads share |
 
 pub mod app;

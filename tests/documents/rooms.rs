@@ -177,6 +177,28 @@ fn no_room_imports_one_above_it() {
     }
 }
 
+/// What the rows of a table say that their rooms hold, top to bottom. Lines begin with `prefix`.
+fn held_by_rooms<'a>(table: &'a str, prefix: &str) -> Vec<(String, &'a str)> {
+    let rows = table.lines().filter_map(|line| {
+        let cells: Vec<&str> = line.strip_prefix(prefix)?.split('|').collect();
+        Some((quoted(cells.first()?).next()?.to_owned(), cells.get(1)?.trim()))
+    });
+    rows.collect()
+}
+
+#[test]
+fn roots_of_programs_say_of_their_rooms_what_architecture_says() {
+    let architecture = fs::read_to_string(repository_root().join("ARCHITECTURE.md")).unwrap();
+    for program in ["proxy/src", "manager/src"] {
+        let table = section(section(&architecture, "## Rooms"), &format!("### {program}"));
+        let mut expected = held_by_rooms(table, "| ");
+        // It is not in the library.
+        expected.retain(|(room, _)| room != "main");
+        let root = fs::read_to_string(repository_root().join(program).join("lib.rs")).unwrap();
+        assert_eq!(held_by_rooms(&root, "//! | "), expected, "{program}/lib.rs");
+    }
+}
+
 /// The folder of the modules of a file, such as `proxy/src/app` of `proxy/src/app.rs`.
 fn folder_of(file: &str) -> &str {
     let folder = file.trim_end_matches(".rs");
