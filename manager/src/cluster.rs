@@ -9,12 +9,14 @@
 //! | `debounce` | merges changes that follow each other fast into one pass |
 //! | `passes` | runs the passes of a controller until it stops |
 //! | `error`, `error_text` | errors, and their texts for people |
+//! | `lock` | locks of data that tasks share |
 
 mod context;
 mod debounce;
 pub mod error;
 mod error_text;
 pub mod events;
+mod lock;
 mod passes;
 pub mod rate;
 pub(crate) mod status;
@@ -24,6 +26,7 @@ pub(crate) use context::{patch_params, post_params};
 pub(crate) use debounce::debounce;
 pub use error::Error;
 pub(crate) use error_text::error_text;
+pub(crate) use lock::{lock_unpoisoned, read_unpoisoned, write_unpoisoned};
 pub(crate) use passes::run_passes;
 
 /// The part of a cluster to which a rule applies.

@@ -7,9 +7,11 @@
 //!
 //! Caveats: a watch counts as one request, however long it lasts. Background work waits while others use up the rate.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 use std::time::Duration;
+
+use super::lock::lock_unpoisoned;
 
 use axum::body::Body as ResponseBody;
 use futures_util::StreamExt as _;
@@ -122,7 +124,7 @@ impl Bucket {
     }
 
     fn with_level<T>(&self, now: Instant, take: impl FnOnce(&mut f64) -> T) -> T {
-        let mut level = self.level.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut level = lock_unpoisoned(&self.level);
         let gained = now.duration_since(level.at).as_secs_f64() * self.per_second;
         level.tokens = (level.tokens + gained).min(self.burst);
         level.at = level.at.max(now);

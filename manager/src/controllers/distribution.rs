@@ -35,7 +35,7 @@ mod status;
 mod tests;
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use ctrlmesh_contract::signature::{PublicKeys, SigningKey};
@@ -49,6 +49,7 @@ use kube::runtime::watcher;
 use kube::{Api, ResourceExt as _};
 use tokio::sync::mpsc;
 
+use crate::cluster::lock_unpoisoned;
 use crate::cluster::{Context, Error, debounce, run_passes};
 use crate::controllers::plugins;
 use observe::sidecar_poller::{DirtyNamespaces, SidecarPoller, StatusClient};
@@ -243,7 +244,7 @@ impl Distributor {
     }
 
     fn pass_states(&self) -> MutexGuard<'_, HashMap<String, PassState>> {
-        self.pass_states.lock().unwrap_or_else(PoisonError::into_inner)
+        lock_unpoisoned(&self.pass_states)
     }
 
     fn pass_state(&self, namespace: &str) -> PassState {

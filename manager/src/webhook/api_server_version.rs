@@ -1,7 +1,9 @@
 //! The release of the API server. It is read again from time to time, because API servers are upgraded while the manager runs.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
+
+use crate::cluster::lock_unpoisoned;
 
 /// Validity of a response. During an upgrade, a cluster with several API servers has both releases.
 const VERSION_LIFETIME: Duration = Duration::from_mins(1);
@@ -26,7 +28,7 @@ impl ApiServerVersion {
         now: Instant,
         ask: impl AsyncFnOnce() -> Result<(String, String), E>,
     ) -> Result<Release, E> {
-        let known = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = *lock_unpoisoned(&self.0);
         let release = match known {
             Some((asked, release)) if now.duration_since(asked) < VERSION_LIFETIME => return Ok(release),
             Some((_, release)) => match tokio::time::timeout(VERSION_TIMEOUT, ask()).await {
@@ -38,7 +40,7 @@ impl ApiServerVersion {
                 parse_release(&major, &minor)
             }
         };
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some((now, release));
+        *lock_unpoisoned(&self.0) = Some((now, release));
         Ok(release)
     }
 }

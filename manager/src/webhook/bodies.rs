@@ -14,7 +14,7 @@ mod shares;
 mod tests;
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use axum::http::StatusCode;
@@ -24,6 +24,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::connections::Source;
+use crate::cluster::lock_unpoisoned;
 use shares::Shares;
 
 /// Time within which a body should arrive. API servers send a body in one go.
@@ -107,7 +108,7 @@ impl Bodies {
     }
 
     fn lock_state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock_unpoisoned(&self.state)
     }
 
     fn is_over_half(&self, state: &State, source: Source, bytes: usize) -> bool {

@@ -15,8 +15,10 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
+
+use crate::cluster::lock_unpoisoned;
 
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -83,7 +85,7 @@ impl Connections {
     }
 
     fn lock_open(&self) -> MutexGuard<'_, Open> {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+        lock_unpoisoned(&self.open)
     }
 
     /// A place for a new connection. `None`: there is none, and no idle connection can be closed.

@@ -1,7 +1,7 @@
 //! The managed namespaces. They are kept in memory, and changes are announced.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{PoisonError, RwLock};
+use std::sync::RwLock;
 
 use ctrlmesh_manager_planner::auto_shard::LabelKeys;
 use ctrlmesh_manager_planner::labels::rules::is_managed;
@@ -10,6 +10,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::PartialObjectMeta;
 use kube::{Api, Client};
 use tokio::sync::{broadcast, watch};
+
+use crate::cluster::{read_unpoisoned, write_unpoisoned};
 
 /// Maximum changed namespaces that a kind has not checked yet. If there are more, it checks all of its objects.
 const MAX_FLIPS: usize = 64;
@@ -69,7 +71,7 @@ impl ManagedNamespaces {
     }
 
     fn get(&self, name: &str) -> Option<bool> {
-        let managed = self.managed.read().unwrap_or_else(PoisonError::into_inner);
+        let managed = read_unpoisoned(&self.managed);
         managed.get(name).copied()
     }
 
@@ -78,7 +80,7 @@ impl ManagedNamespaces {
         let name = namespace.name.clone().unwrap_or_default();
         let is_managed = is_managed(namespace, &self.keys);
         let before = {
-            let mut managed = self.managed.write().unwrap_or_else(PoisonError::into_inner);
+            let mut managed = write_unpoisoned(&self.managed);
             managed.insert(name.clone(), is_managed)
         };
         if before.map_or(is_late, |before| before != is_managed) {
@@ -88,13 +90,13 @@ impl ManagedNamespaces {
     }
 
     pub(super) fn remove(&self, name: &str) {
-        let mut managed = self.managed.write().unwrap_or_else(PoisonError::into_inner);
+        let mut managed = write_unpoisoned(&self.managed);
         managed.remove(name);
     }
 
     /// Forgets all other namespaces.
     pub(super) fn retain(&self, names: &HashSet<String>) {
-        let mut managed = self.managed.write().unwrap_or_else(PoisonError::into_inner);
+        let mut managed = write_unpoisoned(&self.managed);
         managed.retain(|name, _| names.contains(name));
     }
 }

@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use ctrlmesh_contract::status::{EntryStatus, LeaderElection, StaleCache, Status};
@@ -17,6 +17,7 @@ use kube::runtime::reflector::ObjectRef;
 use tokio::sync::{AcquireError, Notify, Semaphore, SemaphorePermit};
 use tokio::task::{AbortHandle, JoinSet};
 
+use crate::cluster::lock_unpoisoned;
 use crate::metrics::Metrics;
 use ctrlmesh_manager_rollout::fleet::{FAILED_POLLS_UNTIL_VOID, LastReport, NOT_POLLED, Report, Sidecar};
 
@@ -160,7 +161,7 @@ impl SidecarPoller {
     }
 
     fn poll_tasks(&self) -> MutexGuard<'_, PollTasks> {
-        self.tasks.lock().unwrap_or_else(PoisonError::into_inner)
+        lock_unpoisoned(&self.tasks)
     }
 
     /// Polls exactly these sidecars of a namespace from now on, and returns their last reports. With `is_new_chain` all are
@@ -254,12 +255,12 @@ impl Shared {
     }
 
     fn last_report(&self) -> LastReport {
-        self.last.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        lock_unpoisoned(&self.last).clone()
     }
 
     /// Records the result of a poll. Returns whether a pass should look at it.
     fn record(&self, polled_at: Instant, report: Report) -> bool {
-        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut last = lock_unpoisoned(&self.last);
         last.failures = match report {
             Report::Status(_) => 0,
             Report::Unavailable(_) => last.failures.saturating_add(1),
@@ -487,13 +488,13 @@ pub(crate) struct DirtyNamespaces {
 
 impl DirtyNamespaces {
     pub(crate) fn add(&self, namespace: &str) {
-        let mut names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut names = lock_unpoisoned(&self.names);
         names.insert(namespace.to_owned());
         self.wake.notify_one();
     }
 
     fn pop(&self) -> Option<String> {
-        self.names.lock().unwrap_or_else(PoisonError::into_inner).pop_first()
+        lock_unpoisoned(&self.names).pop_first()
     }
 
     /// The namespaces one by one, as they come. For one reader.
