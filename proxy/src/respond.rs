@@ -184,10 +184,10 @@ impl Reply {
         .with_failure(Failure::PluginFailed)
     }
 
-    /// A plugin has to decide on an object that has more labels and annotations than a plugin is given.
+    /// A plugin has to decide on an object that has more metadata than the plugin is given.
     pub(crate) fn too_much_metadata(bytes: usize, limit: usize) -> Self {
         Self::unfilterable_response(&format!(
-            "an object has {bytes} bytes of labels and annotations, and a plugin is asked about at most {limit}"
+            "the metadata of an object takes {bytes} bytes of the plugin's memory, and it is told at most {limit}"
         ))
     }
 

@@ -6,6 +6,12 @@ use std::rc::Rc;
 
 use ctrlmesh_wire::objects::{MetadataFields, ObjectMetadata};
 
+/// Estimated memory of an object in a plugin besides its texts and pairs.
+const OBJECT_BYTES: usize = 128;
+
+/// Estimated memory of a label or an annotation in a plugin besides its texts.
+const PAIR_BYTES: usize = 32;
+
 /// The edit with which a plugin asks about the objects of a response (WIT `ask-about-objects`). Copies share the keys.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ObjectQuestion {
@@ -64,8 +70,70 @@ impl ObjectQuestion {
     /// The metadata of an object, with the annotations that the plugin has asked for.
     #[must_use]
     pub fn metadata_of(&self, object: &ObjectMetadata<'_>) -> PluginObjectMetadata {
-        let annotations = self.annotations();
-        let annotations = annotations.filter_map(|key| Some((key.to_owned(), object.annotation(key)?.to_owned())));
+        self.told_metadata_of(object).to_plugin_metadata()
+    }
+
+    /// The same, borrowed from the object. Of an annotation that occurs twice, the last value counts.
+    pub(crate) fn told_metadata_of<'o>(&self, object: &'o ObjectMetadata<'o>) -> ToldMetadata<'o> {
+        let mut annotations: Vec<Option<(&'o str, &'o str)>> = vec![None; self.annotations.len()];
+        // An object can have very many annotations, so they are gone through once and not for each key.
+        for (key, value) in &object.annotations {
+            let place = self.annotations.binary_search_by(|asked| asked.as_str().cmp(key));
+            if let Ok(place) = place
+                && let Some(found) = annotations.get_mut(place)
+            {
+                *found = Some((key.as_ref(), value.as_ref()));
+            }
+        }
+        ToldMetadata {
+            object,
+            annotations: annotations.into_iter().flatten().collect(),
+        }
+    }
+
+    /// Estimated memory.
+    pub(crate) fn bytes(&self) -> usize {
+        let keys = self.annotations.iter().map(|key| size_of_val(key) + key.len());
+        keys.sum()
+    }
+}
+
+/// What a plugin is told about an object.
+pub(crate) struct ToldMetadata<'o> {
+    object: &'o ObjectMetadata<'o>,
+    /// Those that were asked for, sorted by key, each key once.
+    annotations: Vec<(&'o str, &'o str)>,
+}
+
+impl ToldMetadata<'_> {
+    /// Labels and annotations. A label that occurs twice counts twice.
+    pub(crate) fn pair_count(&self) -> usize {
+        self.object.labels.len() + self.annotations.len()
+    }
+
+    /// Estimated memory in the plugin, in bytes: that of all texts, of the pairs and of the object.
+    pub(crate) fn bytes(&self) -> usize {
+        let object = self.object;
+        let labels = object.labels.iter().map(|(key, value)| key.len() + value.len());
+        let annotations = self.annotations.iter().map(|(key, value)| key.len() + value.len());
+        let own = [&object.namespace, &object.name, &object.uid, &object.resource_version];
+        let of_controller = object.controller.iter().flat_map(|controller| {
+            [
+                &controller.api_version,
+                &controller.kind,
+                &controller.name,
+                &controller.uid,
+            ]
+        });
+        let names = own.into_iter().chain(of_controller).map(|text| text.len());
+        let texts: usize = labels.chain(annotations).chain(names).sum();
+        OBJECT_BYTES + PAIR_BYTES * self.pair_count() + texts
+    }
+
+    pub(crate) fn to_plugin_metadata(&self) -> PluginObjectMetadata {
+        let object = self.object;
+        let annotations = self.annotations.iter();
+        let annotations = annotations.map(|&(key, value)| (key.to_owned(), value.to_owned()));
         PluginObjectMetadata {
             namespace: object.namespace.to_string(),
             name: object.name.to_string(),
@@ -80,20 +148,6 @@ impl ObjectQuestion {
                 uid: controller.uid.to_string(),
             }),
         }
-    }
-
-    /// Bytes of text in what the plugin is told about an object, besides its name and the like: these are short.
-    pub(crate) fn bytes_of(&self, object: &ObjectMetadata<'_>) -> usize {
-        let labels = object.labels.iter().map(|(key, value)| key.len() + value.len());
-        let annotations = self.annotations();
-        let annotations = annotations.map(|key| object.annotation(key).map_or(0, |value| key.len() + value.len()));
-        labels.chain(annotations).sum()
-    }
-
-    /// Estimated memory.
-    pub(crate) fn bytes(&self) -> usize {
-        let keys = self.annotations.iter().map(|key| size_of_val(key) + key.len());
-        keys.sum()
     }
 }
 
@@ -180,7 +234,47 @@ mod tests {
             }),
         };
         assert_eq!(question.metadata_of(&object), told);
-        assert_eq!(question.bytes_of(&object), "b1a2b3teamt2".len());
+    }
+
+    #[test]
+    fn all_that_a_plugin_is_told_about_an_object_counts_as_its_bytes() {
+        let told_bytes = |object: &ObjectMetadata<'_>| {
+            let question = question(&["team", "missing"]);
+            let told = question.told_metadata_of(object);
+            (told.pair_count(), told.bytes())
+        };
+        let mut object = ObjectMetadata {
+            namespace: "a".into(),
+            name: "xx".into(),
+            uid: "uuu".into(),
+            resource_version: "7777".into(),
+            ..ObjectMetadata::default()
+        };
+        assert_eq!(told_bytes(&object), (0, 128 + 10));
+        object.labels = pairs(&[("abc", ""), ("b", "1")]);
+        assert_eq!(told_bytes(&object), (2, 128 + 10 + 2 * 32 + 5));
+        object.labels.clear();
+        object.annotations = pairs(&[("large", "secret"), ("team", "t1"), ("team", "t")]);
+        assert_eq!(told_bytes(&object), (1, 128 + 10 + 32 + 5));
+        object.annotations.clear();
+        object.controller = Some(Controller {
+            api_version: "v1".into(),
+            kind: "Pod".into(),
+            name: "name".into(),
+            uid: "u".into(),
+        });
+        assert_eq!(told_bytes(&object), (0, 128 + 10 + 10));
+    }
+
+    #[test]
+    fn annotations_are_told_in_the_order_of_their_keys() {
+        let object = ObjectMetadata {
+            annotations: pairs(&[("c", "3"), ("b", "0"), ("d", "4"), ("a", "1"), ("b", "2")]),
+            ..ObjectMetadata::default()
+        };
+        let told = question(&["d", "b", "a", "e"]).metadata_of(&object);
+        assert_eq!(told.annotations, texts(&[("a", "1"), ("b", "2"), ("d", "4")]));
+        assert!(question(&[]).metadata_of(&object).annotations.is_empty());
     }
 
     #[test]

@@ -4,24 +4,41 @@
 //! failure policy, because what a plugin leaves out must not pass without it. A call has a bounded number of objects and bytes. Leaves
 //! breaking off the response to the caller.
 
+use std::sync::Arc;
+
 use ctrlmesh_wire::objects::{MetadataFields, ObjectMetadata};
 
 use super::{Attributed, Plugins};
-use crate::chain::EntryId;
 use crate::chain::instances::Phase;
 use crate::chain::touched::Effect;
-use crate::plugin::object_metadata::ObjectQuestion;
+use crate::chain::{Entry, EntryId};
+use crate::plugin::object_metadata::{ObjectQuestion, ToldMetadata};
 use crate::respond::Reply;
 
 /// Most objects in one call (`on-objects` in wit/plugin.wit).
 const MAX_BATCH_OBJECTS: usize = 256;
 
-/// Most bytes of labels and annotations in one call with several objects.
+/// Most labels and annotations in one call with several objects: the plugin allocates twice for each.
+const MAX_BATCH_PAIRS: usize = 4096;
+
+/// Most bytes in one call with several objects ([`ToldMetadata::bytes`]), if the plugin has enough memory.
 const MAX_BATCH_BYTES: usize = 256 << 10;
 
-/// Most bytes of labels and annotations of one object. An API server takes requests of at most 3 MiB, and annotations of 256 KiB
-/// (apimachinery `pkg/api/validation/objectmeta.go`); etcd takes 1.5 MiB. So users cannot make a plugin fail that has little memory.
+/// Most bytes of one object, if the plugin has enough memory. An API server takes requests of at most 3 MiB, and annotations of 256 KiB
+/// (apimachinery `pkg/api/validation/objectmeta.go`); etcd takes 1.5 MiB.
 const MAX_OBJECT_BYTES: usize = 2 << 20;
+
+/// Limits on the metadata in one call. They depend on the plugin's memory, so that users cannot make a plugin fail by their objects.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct CallLimits {
+    /// Of one object.
+    object_bytes: usize,
+    /// Of several objects together.
+    batch_bytes: usize,
+}
+
+/// An object that a plugin is asked about, and its flag.
+type AskedObject<'o> = (ToldMetadata<'o>, &'o mut bool);
 
 /// The plugins that are asked about the objects of a response, in the order of the chain, each once.
 #[derive(Debug, Clone, Default)]
@@ -63,36 +80,39 @@ impl Plugins {
         objects: &[ObjectMetadata<'_>],
         are_kept: &mut [bool],
     ) -> Result<(), Reply> {
-        for (entry, question) in &questions.0 {
+        for (id, question) in &questions.0 {
             let flagged = objects.iter().zip(are_kept.iter_mut());
-            let mut asked: Vec<_> = flagged.filter(|(_, is_kept)| **is_kept).collect();
+            let flagged = flagged.filter(|(_, is_kept)| **is_kept);
+            let mut asked: Vec<AskedObject<'_>> = flagged
+                .map(|(object, is_kept)| (question.told_metadata_of(object), is_kept))
+                .collect();
+            if asked.is_empty() {
+                continue;
+            }
+            let mut entries = self.snapshot.entries().iter();
+            let Some(entry) = entries.find(|entry| entry.id == *id) else {
+                return Err(Reply::undecided_objects(
+                    "",
+                    "",
+                    "it is not in the chain of the request",
+                ));
+            };
+            let limits = CallLimits::of_memory(entry.config.memory_bytes);
             let mut left = asked.as_mut_slice();
             while !left.is_empty() {
-                let length =
-                    batch_length(question, left).map_err(|bytes| Reply::too_much_metadata(bytes, MAX_OBJECT_BYTES))?;
+                let length = limits
+                    .batch_length(left)
+                    .map_err(|bytes| Reply::too_much_metadata(bytes, limits.object_bytes))?;
                 let (batch, rest) = std::mem::take(&mut left).split_at_mut(length);
-                self.ask_entry(*entry, question, batch)?;
+                self.ask_entry(entry, batch)?;
                 left = rest;
             }
         }
         Ok(())
     }
 
-    fn ask_entry(
-        &self,
-        id: EntryId,
-        question: &ObjectQuestion,
-        batch: &mut [(&ObjectMetadata<'_>, &mut bool)],
-    ) -> Result<(), Reply> {
-        let mut entries = self.snapshot.entries().iter();
-        let Some(entry) = entries.find(|entry| entry.id == id) else {
-            return Err(Reply::undecided_objects(
-                "",
-                "",
-                "it is not in the chain of the request",
-            ));
-        };
-        let objects: Vec<_> = batch.iter().map(|(object, _)| question.metadata_of(object)).collect();
+    fn ask_entry(&self, entry: &Arc<Entry>, batch: &mut [AskedObject<'_>]) -> Result<(), Reply> {
+        let objects: Vec<_> = batch.iter().map(|(told, _)| told.to_plugin_metadata()).collect();
         let called = self.instances.call(entry, Phase::Objects, |instance| {
             instance.on_objects(&self.view, objects)
         });
@@ -117,23 +137,35 @@ impl Plugins {
     }
 }
 
-/// The number of objects in the next call, which is not 0.
-///
-/// # Errors
-/// The first object has so many bytes, which are too many.
-fn batch_length(question: &ObjectQuestion, objects: &[(&ObjectMetadata<'_>, &mut bool)]) -> Result<usize, usize> {
-    let mut bytes = 0;
-    for (length, (object, _)) in objects.iter().enumerate() {
-        let more = question.bytes_of(object);
-        if length == 0 && more > MAX_OBJECT_BYTES {
-            return Err(more);
-        }
-        bytes += more;
-        if length > 0 && (length == MAX_BATCH_OBJECTS || bytes > MAX_BATCH_BYTES) {
-            return Ok(length);
+impl CallLimits {
+    /// Limits for a plugin with so many bytes of memory, which it needs for other data as well.
+    fn of_memory(memory_bytes: usize) -> Self {
+        Self {
+            object_bytes: MAX_OBJECT_BYTES.min(memory_bytes / 8),
+            batch_bytes: MAX_BATCH_BYTES.min(memory_bytes / 16),
         }
     }
-    Ok(objects.len())
+
+    /// The number of objects in the next call, which is not 0.
+    ///
+    /// # Errors
+    /// The first object has so many bytes, which are too many.
+    fn batch_length(self, objects: &[AskedObject<'_>]) -> Result<usize, usize> {
+        let (mut bytes, mut pairs) = (0, 0);
+        for (length, (told, _)) in objects.iter().enumerate() {
+            let more = told.bytes();
+            if length == 0 && more > self.object_bytes {
+                return Err(more);
+            }
+            bytes += more;
+            pairs += told.pair_count();
+            let is_too_much = length == MAX_BATCH_OBJECTS || bytes > self.batch_bytes || pairs > MAX_BATCH_PAIRS;
+            if length > 0 && is_too_much {
+                return Ok(length);
+            }
+        }
+        Ok(objects.len())
+    }
 }
 
 #[cfg(test)]

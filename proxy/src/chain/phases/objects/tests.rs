@@ -4,6 +4,7 @@ use std::num::NonZeroU64;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use ctrlmesh_wire::objects::Controller;
 use http::Method;
 use serde_json::{Value, json};
 
@@ -101,14 +102,42 @@ fn named(name: &str) -> ObjectMetadata<'_> {
     }
 }
 
-/// An object with annotations of so many bytes, and others that are not asked for.
+/// An object that counts as so many bytes because of an annotation, with others that are not asked for.
 fn annotated(bytes: usize) -> ObjectMetadata<'static> {
     let value = |length: usize| "v".repeat(length).into();
+    let empty = ObjectMetadata {
+        annotations: vec![("other".into(), value(3 << 20)), ("team".into(), value(0))],
+        ..ObjectMetadata::default()
+    };
+    let rest = bytes - bytes_of(&empty);
     ObjectMetadata {
-        annotations: vec![
-            ("other".into(), value(3 << 20)),
-            ("team".into(), value(bytes - "team".len())),
-        ],
+        annotations: vec![("other".into(), value(3 << 20)), ("team".into(), value(rest))],
+        ..ObjectMetadata::default()
+    }
+}
+
+/// What an object counts in a call of a plugin that asks for `team`.
+fn bytes_of(object: &ObjectMetadata<'_>) -> usize {
+    let question = ObjectQuestion::new(vec!["team".to_owned()]);
+    question.told_metadata_of(object).bytes()
+}
+
+/// An object with so many labels of a few bytes.
+fn labelled(count: usize) -> ObjectMetadata<'static> {
+    let labels = (0..count).map(|label| (label.to_string().into(), "".into()));
+    ObjectMetadata {
+        labels: labels.collect(),
+        ..ObjectMetadata::default()
+    }
+}
+
+/// An object with a controller whose name has so many bytes.
+fn controlled(bytes: usize) -> ObjectMetadata<'static> {
+    ObjectMetadata {
+        controller: Some(Controller {
+            name: "n".repeat(bytes).into(),
+            ..Controller::default()
+        }),
         ..ObjectMetadata::default()
     }
 }
@@ -168,12 +197,57 @@ async fn calls_have_bounded_bytes() {
 }
 
 #[tokio::test]
-async fn object_with_too_much_metadata_ends_the_response_and_is_no_fault() {
+async fn calls_have_bounded_numbers_of_labels() {
     let asked = Asked::new(&[("scripted", asking(&json!({})))]).await;
-    let objects = [named("x"), annotated(MAX_OBJECT_BYTES + 1)];
-    assert_eq!(asked.ask(&objects).unwrap_err().code(), 502);
-    assert_eq!(asked.counter(0, "objects"), 1);
+    let objects = vec![labelled(MAX_BATCH_PAIRS / 4); 9];
+    assert!(4 * bytes_of(&objects[0]) < MAX_BATCH_BYTES);
+    assert_eq!(asked.ask(&objects).unwrap(), [true; 9]);
+    assert_eq!(asked.counter(0, "object_calls"), 3, "of 4, 4 and 1 objects");
+    assert_eq!(asked.ask(&[labelled(MAX_BATCH_PAIRS + 1)]).unwrap(), [true]);
     assert_eq!(asked.handle.metrics().current_counts().faults, 0);
+}
+
+#[tokio::test]
+async fn calls_have_bounded_bytes_of_controllers() {
+    let asked = Asked::new(&[("scripted", asking(&json!({})))]).await;
+    let objects = vec![controlled(MAX_BATCH_BYTES / 2 - 1024); 5];
+    assert_eq!(asked.ask(&objects).unwrap(), [true; 5]);
+    assert_eq!(asked.counter(0, "object_calls"), 3, "of 2, 2 and 1 objects");
+    assert_eq!(asked.handle.metrics().current_counts().faults, 0);
+}
+
+#[tokio::test]
+async fn object_with_too_much_metadata_ends_the_response_and_is_no_fault() {
+    for too_large in [
+        annotated(MAX_OBJECT_BYTES + 1),
+        labelled(MAX_OBJECT_BYTES / 32),
+        controlled(MAX_OBJECT_BYTES),
+    ] {
+        let asked = Asked::new(&[("scripted", asking(&json!({})))]).await;
+        assert_eq!(asked.ask(&[named("x"), too_large]).unwrap_err().code(), 502);
+        assert_eq!(asked.counter(0, "objects"), 1);
+        assert_eq!(asked.handle.metrics().current_counts().faults, 0);
+    }
+}
+
+#[test]
+fn plugin_with_little_memory_is_told_less() {
+    let limits = |memory_bytes: usize| {
+        let limits = CallLimits::of_memory(memory_bytes);
+        (limits.object_bytes, limits.batch_bytes)
+    };
+    assert_eq!(limits(64 << 20), (MAX_OBJECT_BYTES, MAX_BATCH_BYTES));
+    assert_eq!(limits(1 << 20), (128 << 10, 64 << 10));
+    let object = labelled(1024);
+    let question = ObjectQuestion::new(Vec::new());
+    let mut are_kept = [true; 3];
+    let flags = are_kept.iter_mut();
+    let asked: Vec<AskedObject<'_>> = flags
+        .map(|is_kept| (question.told_metadata_of(&object), is_kept))
+        .collect();
+    assert_eq!(CallLimits::of_memory(64 << 20).batch_length(&asked), Ok(3));
+    assert_eq!(CallLimits::of_memory(1 << 20).batch_length(&asked), Ok(1));
+    assert!(CallLimits::of_memory(256 << 10).batch_length(&asked).is_err());
 }
 
 #[tokio::test]
