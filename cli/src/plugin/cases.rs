@@ -316,7 +316,7 @@ mod tests {
     #[test]
     fn objects_and_those_that_are_kept_are_read() {
         let cases = parse_cases(
-            "requests:\n- request: GET /api/v1/pods\n  expect: edit\n  objects: [{namespace: a, name: x}, {name: y}]\n  keeps: [a/x]\n\
+            "requests:\n- request: GET /api/v1/pods\n  expect: edit\n  objects: [{namespace: a, name: x}, {name: z}]\n  keeps: [a/x]\n\
              - {request: GET /api/v1/pods, expect: edit}\n",
         );
         let cases = cases.unwrap().requests;
@@ -326,7 +326,7 @@ mod tests {
         );
         assert_eq!((cases[1].objects.len(), &cases[1].keeps), (0, &None));
         let problem = parse_cases(
-            "requests:\n- {request: GET /api, expect: edit, objects: [{name: x}, {nam: y}], keeps: x}\n\
+            "requests:\n- {request: GET /api, expect: edit, objects: [{name: x}, {nam: z}], keeps: x}\n\
              - {request: GET /api, expect: edit, objects: 7}\n",
         );
         let problem = problem.unwrap_err();
