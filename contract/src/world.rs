@@ -143,7 +143,9 @@ pub fn check_component(imports: &[&str], exports: &[&str]) -> Result<Version, Pr
     }
     match check_imports(imports)? {
         Some(Version::V0_2) => match EXPORTS_V0_2.iter().find(|name| !exports.contains(name)) {
-            Some(name) => Err(missing(name)),
+            Some(name) => Err(Problem::World(format!(
+                "it does not export `{name}`: it was built against earlier files of 0.2 and must be built again"
+            ))),
             None => Ok(Version::V0_2),
         },
         Some(Version::V0_1) => Ok(Version::V0_1),
@@ -288,11 +290,16 @@ mod tests {
     fn missing_exports_of_another_world_are_named() {
         let text = message(&["wasi:http/types@0.2.3"], &["wasi:http/incoming-handler@0.2.3"]);
         assert!(text.contains("does not export `configure`"), "{text}");
+        assert!(!text.contains("built again"), "{text}");
         assert!(message(&[], &EXPORTS).contains("do not use the types"));
         for (added, missing) in [("on-objects", "on-crossed"), ("on-crossed", "on-objects")] {
             let exports = [&EXPORTS[..], &[added]].concat();
             let text = message(&["ctrlmesh:plugin/types@0.2.0"], &exports);
-            assert!(text.contains(&format!("does not export `{missing}`")), "{text}");
+            assert!(
+                text.contains(&format!("does not export `{missing}`: it was built")),
+                "{text}"
+            );
+            assert!(text.contains("must be built again"), "{text}");
         }
     }
 
