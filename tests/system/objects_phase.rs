@@ -128,6 +128,19 @@ async fn plugin_gets_controller_and_annotations_that_it_asks_for() -> anyhow::Re
 }
 
 #[tokio::test]
+async fn plugin_reads_header_fields_of_the_request_when_it_is_asked() -> anyhow::Result<()> {
+    let env = start_env(vec![asking_entry(
+        json!({ "names": ["a0"], "userAgent": "operator/1" }),
+    )])
+    .await?;
+    for (agent, kept) in [("operator/1", &["a0"][..]), ("other/1", &[][..])] {
+        let list = env.client().with_header("user-agent", agent).get(ALL).await?;
+        assert_eq!(list.names(), kept, "{agent}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
 async fn long_list_comes_in_several_calls() -> anyhow::Result<()> {
     // A call with many objects takes a while in a sidecar that is built for tests.
     let entry = asking_entry(json!({ "labels": { "shard": "a" } })).with_field("timeoutMs", 1_000.into());

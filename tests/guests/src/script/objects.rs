@@ -18,6 +18,8 @@ pub struct ObjectsText {
     controller: Option<String>,
     /// Note that the plugin left with the request.
     note: Option<u64>,
+    /// The client's `User-Agent`.
+    user_agent: Option<String>,
     /// Traps when it is asked about an object of this name.
     trap_at: Option<String>,
     /// Flags that are added behind those of the objects.
@@ -63,5 +65,6 @@ impl ObjectsText {
                 .is_none_or(|count| object.annotations.len() == count)
             && (self.controller.is_none() || self.controller == controller)
             && self.note.is_none_or(|note| req.note() == note)
+            && self.user_agent.as_ref().is_none_or(|agent| req.user_agent() == *agent)
     }
 }
