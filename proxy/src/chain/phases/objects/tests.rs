@@ -267,6 +267,20 @@ async fn failure_ends_the_response_and_counts_as_fault() {
 }
 
 #[tokio::test]
+async fn quarantined_plugin_is_not_asked_and_ends_the_response() {
+    let asked = Asked::new(&[("scripted", asking(&json!({ "trapAt": "bad" })))]).await;
+    for _ in 0..5 {
+        assert_eq!(asked.ask(&[named("bad")]).unwrap_err().code(), 502);
+    }
+    let reply = asked.ask(&[named("x")]).unwrap_err();
+    assert_eq!(reply.code(), 502);
+    assert_eq!(reply.failure, crate::plugin::verdict::Failure::PluginFailed);
+    let message = &reply.status().message;
+    assert!(message.contains("quarantined"), "{message}");
+    assert_eq!(asked.handle.metrics().current_counts().faults, 5);
+}
+
+#[tokio::test]
 async fn repeated_verdict_asks_again_and_has_its_note() {
     let mut asked = Asked::new(&[("scripted", asking(&json!({ "note": 7 })))]).await;
     for calls in 1..4 {
