@@ -26,7 +26,7 @@ func (l *lifecycle) testSidecarUpgrade(t *testing.T) {
 	l.proxyImage = next
 	l.writeOverlay(t)
 	begin := time.Now()
-	l.runSection(t, "Upgrading", "-k deploy/", "-k "+l.overlay, "NAMESPACE", op.name, "statefulset/operator", "statefulset/"+op.name)
+	l.runSection(t, "Upgrading", "-k FOLDER", "-k "+l.overlay, "NAMESPACE", op.name, "statefulset/operator", "statefulset/"+op.name)
 	t.Logf("%d pods had the new sidecar %s after the overlay was applied", op.replicas, rounded(time.Since(begin)))
 	stop(t)
 	op.assertSidecarRolledOut(t, next, ready())
