@@ -23,6 +23,13 @@ enum Values {
     Except(BTreeSet<Value>),
 }
 
+/// A selector that selects nothing. The key says why.
+pub(crate) fn no_object(key: &str) -> LabelSelector {
+    LabelSelector::default()
+        .with_requirement(key, Operator::Exists, Vec::new())
+        .with_requirement(key, Operator::DoesNotExist, Vec::new())
+}
+
 impl LabelSet {
     /// The label maps that a selector selects. `None`: nothing, as `In [a]` and `In [b]` of one key do.
     pub fn from_selector(selector: &LabelSelector) -> Option<Self> {

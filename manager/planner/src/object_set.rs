@@ -99,10 +99,7 @@ impl ObjectSet {
         let ([selector], 0..=1) = (selectors.as_slice(), self.ranges.len()) else {
             return None;
         };
-        let ranges = self.ranges.iter().next().map(|(key, ranges)| HashRanges {
-            key: key.clone(),
-            ranges: ranges.texts(),
-        });
+        let ranges = self.ranges.iter().next().map(|(key, ranges)| ranges.of_key(key));
         Some((selector.clone(), ranges))
     }
 

@@ -1,7 +1,7 @@
 //! Sets of virtual ranges. The hashes of objects, 2^64, are divided into 1,024 virtual ranges of equal size: range `i` has the
 //! hashes from `i << 54` to below `(i + 1) << 54`. A shard has whole ranges, so a set of them is 1,024 bits.
 
-use ctrlmesh_manager_api::sharding_config::VIRTUAL_RANGES;
+use ctrlmesh_manager_api::sharding_config::{HashRanges, VIRTUAL_RANGES};
 
 const WORD_BITS: u16 = 64;
 const WORDS: usize = 16;
@@ -48,6 +48,15 @@ impl RangeSet {
             }
         };
         runs.into_iter().map(text).collect()
+    }
+
+    /// The ranges of this key's hashes, as limits have them.
+    #[must_use]
+    pub fn of_key(&self, key: &str) -> HashRanges {
+        HashRanges {
+            key: key.to_owned(),
+            ranges: self.texts(),
+        }
     }
 
     /// The numbers of the ranges, in order.

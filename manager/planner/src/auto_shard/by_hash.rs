@@ -1,10 +1,10 @@
 //! The limits of the shards of a root with a key: each shard has some of the virtual ranges of a hash.
 
 use ctrlmesh_contract::names::labels::NO_OBJECT_KEY;
-use ctrlmesh_manager_api::sharding_config::{Auto, HashRanges, Limit, ResourceGroup, Root};
-use ctrlmesh_manager_api::{LabelSelector, Operator};
+use ctrlmesh_manager_api::sharding_config::{Auto, Limit, ResourceGroup, Root};
 
 use crate::divide_ranges::divide_ranges;
+use crate::label_set::no_object;
 use crate::range_set::RangeSet;
 
 /// The limits of each shard, in the order of their numbers.
@@ -22,7 +22,7 @@ pub(super) fn limits_by_hash(spec: &Root, auto: &Auto, key: &str) -> Vec<Vec<Lim
             relate_resources: limit.relate_resources.clone(),
             except_resources: excepted_resources(spec, limit),
             selector: limit.selector.clone(),
-            hash_ranges: Some(hash_ranges(key, ranges)),
+            hash_ranges: Some(ranges.of_key(key)),
         });
         divided.chain(limit_of_singletons(spec, key, shard)).collect()
     };
@@ -48,24 +48,14 @@ fn limit_of_singletons(spec: &Root, key: &str, shard: usize) -> Option<Limit> {
         ..Limit::default()
     };
     Some(if shard == 0 {
-        let hash_ranges = Some(hash_ranges(key, &RangeSet::ALL));
+        let hash_ranges = Some(RangeSet::ALL.of_key(key));
         Limit { hash_ranges, ..limit }
     } else {
-        let nothing = LabelSelector::default()
-            .with_requirement(NO_OBJECT_KEY, Operator::Exists, Vec::new())
-            .with_requirement(NO_OBJECT_KEY, Operator::DoesNotExist, Vec::new());
         Limit {
-            selector: Some(nothing),
+            selector: Some(no_object(NO_OBJECT_KEY)),
             ..limit
         }
     })
-}
-
-fn hash_ranges(key: &str, ranges: &RangeSet) -> HashRanges {
-    HashRanges {
-        key: key.to_owned(),
-        ranges: ranges.texts(),
-    }
 }
 
 #[cfg(test)]

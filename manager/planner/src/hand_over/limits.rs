@@ -8,7 +8,8 @@ use std::collections::BTreeSet;
 
 use ctrlmesh_contract::names::labels::NO_OBJECT_KEY;
 use ctrlmesh_manager_api::sharding_config::Limit;
-use ctrlmesh_manager_api::{LabelSelector, Operator, Requirement};
+
+use crate::label_set::no_object;
 
 /// The key of selectors that select nothing, like [`NO_OBJECT_KEY`], for shards that have not begun yet: [`super::unstarted_entry`].
 const BEFORE_START_KEY: &str = "ctrlmesh.kusionstack.io/nothing-yet";
@@ -70,17 +71,4 @@ fn hiding_limits(limits: &[Limit], key: &str) -> Vec<Limit> {
             hash_ranges: None,
         })
         .collect()
-}
-
-/// A selector that selects nothing.
-pub(super) fn no_object(key: &str) -> LabelSelector {
-    let requirement = |operator| Requirement {
-        key: key.to_owned(),
-        operator,
-        values: Vec::new(),
-    };
-    LabelSelector {
-        match_expressions: vec![requirement(Operator::Exists), requirement(Operator::DoesNotExist)],
-        ..LabelSelector::default()
-    }
 }

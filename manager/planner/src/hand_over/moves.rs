@@ -7,11 +7,11 @@ use ctrlmesh_manager_api::LabelSelector;
 use ctrlmesh_manager_api::sharding_config::{HashRanges, Limit};
 
 use super::claims::HeldClaim;
-use super::limits::{is_too_large, limits_hiding_everything, no_object};
+use super::limits::{is_too_large, limits_hiding_everything};
 use super::restart_policy;
 use super::shard::Shard;
 use super::{FleetState, Pod, set_of, shard_of};
-use crate::label_set::LabelSet;
+use crate::label_set::{LabelSet, no_object};
 use crate::object_set::{ObjectSet, read_ranges};
 use crate::range_set::RangeSet;
 use crate::view::{self, ResourceClass};
@@ -198,10 +198,7 @@ fn intersect_selections(limit: &Limit, other: &Limit) -> Option<(LabelSelector, 
             // resource to a leader that comes from another shard.
             let key = limits.find_map(|limit| limit.hash_ranges.as_ref().map(|ranges| &ranges.key));
             let ranges = match key {
-                Some(key) if ranges.is_none() && selector.is_empty() => Some(HashRanges {
-                    key: key.clone(),
-                    ranges: RangeSet::ALL.texts(),
-                }),
+                Some(key) if ranges.is_none() && selector.is_empty() => Some(RangeSet::ALL.of_key(key)),
                 _ => ranges,
             };
             (selector, ranges)
