@@ -17,6 +17,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
+	"testing"
 	"time"
 )
 
@@ -80,8 +81,9 @@ func Path(name string) (string, error) { return cachedFile(name, name) }
 // CertManagerCRDs returns the directory with the custom resource definitions of the cached cert-manager.
 func CertManagerCRDs() (string, error) { return cachedFile("cert-manager", "crds") }
 
-// nodeVariable excludes the node's programs if its value is `none`; they take some minutes more to build and test.
-const nodeVariable = "CTRLMESH_NODE"
+// nodeVariable excludes the node's programs if its value is `none`; they take some minutes more to build and test. If it is
+// `required`, tests that need a node or its privileges fail where none can run.
+const nodeVariable, required = "CTRLMESH_NODE", "required"
 
 // NodeUnavailable says why no node can run here; it is empty if one can.
 func NodeUnavailable() string {
@@ -92,6 +94,19 @@ func NodeUnavailable() string {
 		return fmt.Sprintf("a node needs root on Linux (namespaces, mounts, control groups), and this is user %d on %s", user, runtime.GOOS)
 	}
 	return ""
+}
+
+// NeedNode skips a test where no node can run, or fails it if a node is required.
+func NeedNode(t *testing.T) {
+	t.Helper()
+	reason := NodeUnavailable()
+	if reason == "" {
+		return
+	}
+	if os.Getenv(nodeVariable) == required {
+		t.Fatal(reason)
+	}
+	t.Skip("skipped: " + reason)
 }
 
 func cachedFile(program, file string) (string, error) {

@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"syscall"
 	"testing"
+
+	"ctrlmesh.kusionstack.io/e2e/binaries"
 )
 
 const (
@@ -16,20 +18,10 @@ const (
 	Service = "10.96.0.1"
 )
 
-// NewForTest creates a network that exists until the test ends. Without the privileges the test is skipped, or fails if
-// CTRLMESH_NODE requires it. In a container root may lack the privileges: with CTRLMESH_NODE=none the test is skipped.
+// NewForTest creates a network that exists until the test ends. It needs the privileges of a node.
 func NewForTest(t *testing.T, addresses ...string) *Network {
 	t.Helper()
-	node := os.Getenv("CTRLMESH_NODE")
-	if node == "none" {
-		t.Skip("skipped: CTRLMESH_NODE is none")
-	}
-	if os.Geteuid() != 0 {
-		if node == "required" {
-			t.Fatal("a network namespace needs root")
-		}
-		t.Skip("skipped: a network namespace needs root")
-	}
+	binaries.NeedNode(t)
 	network, err := New(addresses...)
 	if err != nil {
 		t.Fatal(err)

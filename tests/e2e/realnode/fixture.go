@@ -11,27 +11,11 @@ import (
 
 // This file starts nodes for tests.
 
-// If nodeVariable has the value `required`, a node that can't run is a failure.
-const nodeVariable, required = "CTRLMESH_NODE", "required"
-
-// NeedNode skips a test where no node can run, or fails it if a node is required.
-func NeedNode(t *testing.T) {
-	t.Helper()
-	reason := binaries.NodeUnavailable()
-	if reason == "" {
-		return
-	}
-	if os.Getenv(nodeVariable) == required {
-		t.Fatal(reason)
-	}
-	t.Skip("skipped: " + reason)
-}
-
 // StartForTest runs a node until the test ends, and fails the test if anything but the logs of a failure is left then.
 // Such a test must not run in parallel, because it uses the machine's namespaces.
 func StartForTest(t *testing.T, options Options) *Node {
 	t.Helper()
-	NeedNode(t)
+	binaries.NeedNode(t)
 	before := recordLeftovers(t)
 	dir := must(filepath.EvalSymlinks(must(os.MkdirTemp("", "ctrlmesh-node-"))(t)))(t)
 	begin := time.Now()

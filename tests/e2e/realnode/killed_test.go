@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"ctrlmesh.kusionstack.io/e2e/binaries"
 )
 
 // victimVariable makes this test the process that is killed; its value is the node's directory.
@@ -21,7 +23,7 @@ func TestNodeDiesWithKilledTest(t *testing.T) {
 	if dir := os.Getenv(victimVariable); dir != "" {
 		startNodeAndWait(t, dir)
 	}
-	NeedNode(t)
+	binaries.NeedNode(t)
 	command := exec.Command(os.Args[0], "-test.run=^TestNodeDiesWithKilledTest$")
 	dir := t.TempDir()
 	command.Env = append(os.Environ(), victimVariable+"="+dir)

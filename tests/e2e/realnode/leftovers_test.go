@@ -11,12 +11,14 @@ import (
 	"github.com/google/nftables"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"ctrlmesh.kusionstack.io/e2e/binaries"
 )
 
 // TestLeftoversOfNodeAreFound creates leftovers of a node, which must be found, and things of other programs, which
 // must not.
 func TestLeftoversOfNodeAreFound(t *testing.T) {
-	NeedNode(t)
+	binaries.NeedNode(t)
 	unshareTestThread(t)
 	before := recordLeftovers(t)
 	dir := t.TempDir()

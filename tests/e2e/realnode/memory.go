@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"ctrlmesh.kusionstack.io/e2e/binaries"
 )
 
 // This file limits the memory of programs as kubelet limits that of containers.
@@ -23,7 +25,7 @@ type MemoryGroup struct {
 // the privileges the test is skipped, or fails if a node is required.
 func LimitMemory(t *testing.T, bytes int64) *MemoryGroup {
 	t.Helper()
-	NeedNode(t)
+	binaries.NeedNode(t)
 	group := must(newCgroup())(t)
 	t.Cleanup(func() {
 		if err := group.remove(); err != nil {
