@@ -1,6 +1,7 @@
-//! Helpers of the chain's tests: a mounted volume as kubelet makes it, documents, and a host with real plugins.
+//! Helpers of the chain's tests: a mounted volume as kubelet makes it, documents, and a host and a worker with real plugins.
 
 pub(crate) mod mount;
+pub(crate) mod worker;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -1,60 +1,29 @@
 //! Objects of a response through real plugins that are asked about them.
 
-use std::num::NonZeroU64;
-use std::rc::Rc;
-use std::sync::Arc;
-
 use ctrlmesh_wire::objects::Controller;
-use http::Method;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::chain::instances::Instances;
-use crate::chain::phases::RequestDecision;
-use crate::chain::reuse::ReuseSettings;
-use crate::chain::tests::{guest_bytes, test_engine, test_entry, test_handle};
-use crate::chain::{ChainHandle, MatchQuery, Metrics, Snapshot};
+use crate::chain::tests::worker::Worker;
 use crate::plugin::verdict::RequestEdit;
-use crate::wasm::harness::request;
-use crate::wasm::{SeriesValue, StateStore};
 
 /// A request to a sidecar with a chain of these plugins, after its request phase.
 struct Asked {
     plugins: Plugins,
     edits: Vec<Attributed>,
-    states: StateStore,
-    handle: Arc<ChainHandle>,
-    instances: Rc<Instances>,
+    worker: Worker,
 }
 
 impl Asked {
     async fn new(entries: &[(&str, Value)]) -> Self {
-        let states = StateStore::default();
-        let entries = entries.iter().zip(0..).map(|((guest, settings), order)| {
-            let name = format!("{guest}/{order}");
-            test_entry(&name, order, guest_bytes(guest), &settings.to_string(), &states)
-        });
-        let snapshot = Arc::new(Snapshot::new(1, ctrlmesh_contract::Digest::of(b""), entries.collect()));
-        let handle = test_handle(Metrics::default());
-        let reuse = ReuseSettings {
-            is_on: true,
-            audited_one_in: NonZeroU64::MAX,
-        };
-        let instances = Rc::new(Instances::new(Arc::clone(test_engine()), Arc::clone(&handle), reuse));
-        instances.prepare(&snapshot).unwrap();
-        let (plugins, edits) = admit(&snapshot, &instances).await;
-        Self {
-            plugins,
-            edits,
-            states,
-            handle,
-            instances,
-        }
+        let worker = Worker::new(entries);
+        let (plugins, edits) = worker.admit().await;
+        Self { plugins, edits, worker }
     }
 
     /// Another request to the same sidecar.
     async fn repeat(&mut self) {
-        (self.plugins, self.edits) = admit(&self.plugins.snapshot, &self.instances).await;
+        (self.plugins, self.edits) = self.worker.admit().await;
     }
 
     /// The flags of objects that are all kept at first.
@@ -63,28 +32,6 @@ impl Asked {
         let questions = ObjectQuestions::of_edits(&self.edits);
         self.plugins.ask_about_objects(&questions, objects, &mut are_kept)?;
         Ok(are_kept)
-    }
-
-    /// A counter of the plugin in this place.
-    fn counter(&self, place: usize, name: &str) -> u64 {
-        let (_, state) = &self.states.entries()[place];
-        let (series, _) = state.series().snapshot();
-        let counted = series.iter().filter(|series| series.name == name);
-        let count = counted.map(|series| match series.value {
-            SeriesValue::Counter(count) => count,
-            SeriesValue::Gauge(_) => 0,
-        });
-        count.sum()
-    }
-}
-
-async fn admit(snapshot: &Arc<Snapshot>, instances: &Rc<Instances>) -> (Plugins, Vec<Attributed>) {
-    let view = request(Method::GET, "/api/v1/pods").view();
-    let matched = snapshot.matching_entries(&MatchQuery::new(&view, &view.headers.borrow()));
-    let plugins = Plugins::new(Arc::clone(snapshot), matched, Rc::new(view), Rc::clone(instances));
-    match plugins.on_request().await {
-        RequestDecision::Proceed(edits) => (plugins, edits),
-        RequestDecision::Stop(_) => panic!("a plugin has stopped the request"),
     }
 }
 
@@ -152,7 +99,7 @@ async fn object_is_kept_if_every_plugin_keeps_it() {
     let asked = Asked::new(&entries).await;
     let flags = asked.ask(&[named("x"), named("y"), named("z")]).unwrap();
     assert_eq!(flags, [false, true, false]);
-    let told = [0, 1, 2].map(|place| asked.counter(place, "objects"));
+    let told = [0, 1, 2].map(|place| asked.worker.counter(place, "objects"));
     assert_eq!(told, [3, 0, 2], "about objects that are left out nobody is asked again");
 }
 
@@ -166,12 +113,15 @@ async fn objects_without_a_flag_are_not_asked_about() {
         .plugins
         .ask_about_objects(&questions, &objects, &mut are_kept)
         .unwrap();
-    assert_eq!((are_kept, asked.counter(0, "objects")), ([false, true, false], 1));
+    assert_eq!(
+        (are_kept, asked.worker.counter(0, "objects")),
+        ([false, true, false], 1)
+    );
     asked
         .plugins
         .ask_about_objects(&questions, &objects, &mut [false; 3])
         .unwrap();
-    assert_eq!(asked.counter(0, "object_calls"), 1);
+    assert_eq!(asked.worker.counter(0, "object_calls"), 1);
 }
 
 #[tokio::test]
@@ -179,10 +129,10 @@ async fn calls_have_bounded_numbers_of_objects() {
     let asked = Asked::new(&[("scripted", asking(&json!({ "names": ["last"] })))]).await;
     let mut objects = vec![named("x"); 2 * MAX_BATCH_OBJECTS];
     assert_eq!(asked.ask(&objects).unwrap(), vec![false; objects.len()]);
-    assert_eq!(asked.counter(0, "object_calls"), 2);
+    assert_eq!(asked.worker.counter(0, "object_calls"), 2);
     objects.push(named("last"));
     assert_eq!(asked.ask(&objects).unwrap().last(), Some(&true));
-    assert_eq!(asked.counter(0, "object_calls"), 2 + 3);
+    assert_eq!(asked.worker.counter(0, "object_calls"), 2 + 3);
 }
 
 #[tokio::test]
@@ -190,10 +140,10 @@ async fn calls_have_bounded_bytes() {
     let asked = Asked::new(&[("scripted", asking(&json!({})))]).await;
     let third = annotated(MAX_BATCH_BYTES / 3);
     assert_eq!(asked.ask(&vec![third; 7]).unwrap(), [true; 7]);
-    assert_eq!(asked.counter(0, "object_calls"), 3, "of 3, 3 and 1 objects");
+    assert_eq!(asked.worker.counter(0, "object_calls"), 3, "of 3, 3 and 1 objects");
     let large = annotated(MAX_OBJECT_BYTES);
     assert_eq!(asked.ask(&[named("x"), large, named("y")]).unwrap(), [true; 3]);
-    assert_eq!(asked.counter(0, "object_calls"), 3 + 3);
+    assert_eq!(asked.worker.counter(0, "object_calls"), 3 + 3);
 }
 
 #[tokio::test]
@@ -202,9 +152,9 @@ async fn calls_have_bounded_numbers_of_labels() {
     let objects = vec![labelled(MAX_BATCH_PAIRS / 4); 9];
     assert!(4 * bytes_of(&objects[0]) < MAX_BATCH_BYTES);
     assert_eq!(asked.ask(&objects).unwrap(), [true; 9]);
-    assert_eq!(asked.counter(0, "object_calls"), 3, "of 4, 4 and 1 objects");
+    assert_eq!(asked.worker.counter(0, "object_calls"), 3, "of 4, 4 and 1 objects");
     assert_eq!(asked.ask(&[labelled(MAX_BATCH_PAIRS + 1)]).unwrap(), [true]);
-    assert_eq!(asked.handle.metrics().current_counts().faults, 0);
+    assert_eq!(asked.worker.handle.metrics().current_counts().faults, 0);
 }
 
 #[tokio::test]
@@ -212,8 +162,8 @@ async fn calls_have_bounded_bytes_of_controllers() {
     let asked = Asked::new(&[("scripted", asking(&json!({})))]).await;
     let objects = vec![controlled(MAX_BATCH_BYTES / 2 - 1024); 5];
     assert_eq!(asked.ask(&objects).unwrap(), [true; 5]);
-    assert_eq!(asked.counter(0, "object_calls"), 3, "of 2, 2 and 1 objects");
-    assert_eq!(asked.handle.metrics().current_counts().faults, 0);
+    assert_eq!(asked.worker.counter(0, "object_calls"), 3, "of 2, 2 and 1 objects");
+    assert_eq!(asked.worker.handle.metrics().current_counts().faults, 0);
 }
 
 #[tokio::test]
@@ -225,8 +175,8 @@ async fn object_with_too_much_metadata_ends_the_response_and_is_no_fault() {
     ] {
         let asked = Asked::new(&[("scripted", asking(&json!({})))]).await;
         assert_eq!(asked.ask(&[named("x"), too_large]).unwrap_err().code(), 502);
-        assert_eq!(asked.counter(0, "objects"), 1);
-        assert_eq!(asked.handle.metrics().current_counts().faults, 0);
+        assert_eq!(asked.worker.counter(0, "objects"), 1);
+        assert_eq!(asked.worker.handle.metrics().current_counts().faults, 0);
     }
 }
 
@@ -261,7 +211,7 @@ async fn failure_ends_the_response_and_counts_as_fault() {
         let reply = asked.ask(&[named("x"), named("y")]).unwrap_err();
         assert_eq!(reply.code(), 502, "{on_objects}");
         assert_eq!(reply.failure, crate::plugin::verdict::Failure::PluginFailed);
-        assert_eq!(asked.handle.metrics().current_counts().faults, 1, "{on_objects}");
+        assert_eq!(asked.worker.handle.metrics().current_counts().faults, 1, "{on_objects}");
         assert_eq!(asked.plugins.describe(), "failed by scripted/0", "{on_objects}");
     }
 }
@@ -277,7 +227,7 @@ async fn quarantined_plugin_is_not_asked_and_ends_the_response() {
     assert_eq!(reply.failure, crate::plugin::verdict::Failure::PluginFailed);
     let message = &reply.status().message;
     assert!(message.contains("quarantined"), "{message}");
-    assert_eq!(asked.handle.metrics().current_counts().faults, 5);
+    assert_eq!(asked.worker.handle.metrics().current_counts().faults, 5);
 }
 
 #[tokio::test]
@@ -285,10 +235,10 @@ async fn repeated_verdict_asks_again_and_has_its_note() {
     let mut asked = Asked::new(&[("scripted", asking(&json!({ "note": 7 })))]).await;
     for calls in 1..4 {
         assert_eq!(asked.ask(&[named("x")]).unwrap(), [true]);
-        assert_eq!(asked.counter(0, "object_calls"), calls);
+        assert_eq!(asked.worker.counter(0, "object_calls"), calls);
         asked.repeat().await;
     }
-    assert_eq!(asked.instances.repeated_verdicts(), 3);
+    assert_eq!(asked.worker.instances.repeated_verdicts(), 3);
 }
 
 #[test]

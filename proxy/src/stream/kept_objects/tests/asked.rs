@@ -141,7 +141,7 @@ async fn watch_remembers_what_plugins_have_kept() {
 }
 
 #[tokio::test]
-async fn nothing_of_a_chunk_passes_if_a_plugin_fails_on_one_of_its_events() {
+async fn failed_plugin_stops_all_events_of_chunk() {
     let added = |name: &str| event("ADDED", &object("a", name, "a"));
     let bookmark = event(
         "BOOKMARK",
