@@ -7,9 +7,19 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Command, CommandFactory as _};
-use ctrlmesh_contract::Digest;
+use ctrlmesh_contract::{Digest, Error as DocumentError, Mistakes};
 use ctrlmesh_proxy::chain::Error;
-use ctrlmesh_proxy::wasm::{self, Fault, Origin, OverLimit, Phase};
+use ctrlmesh_proxy::wasm::{Error as PluginError, Fault, Origin, OverLimit, Phase};
+
+/// An example of each variant of an enum. It does not compile while a variant has none.
+macro_rules! examples_of {
+    ($enum:ident { $($variant:ident $fields:tt,)+ }) => {{
+        let _ = |value: &$enum| match value {
+            $($enum::$variant { .. } => (),)+
+        };
+        vec![$($enum::$variant $fields),+]
+    }};
+}
 
 /// `--help` of a program, then of each subcommand that it shows.
 fn help(command: Command) -> String {
@@ -53,89 +63,87 @@ fn help_of_command_matches_snapshot() {
     insta::assert_snapshot!(help(ctrlmesh_cli::command()));
 }
 
-/// Reasons why a plugin is not loaded. The bytes are those of `a`.
-fn plugin_errors() -> Vec<wasm::Error> {
-    let digest = || Digest::of(b"a").to_string();
-    vec![
-        wasm::Error::Empty,
-        wasm::Error::TooLarge { bytes: 64 << 20 },
-        wasm::Error::NotWasm { digest: digest() },
-        wasm::Error::CoreModule { digest: digest() },
-        wasm::Error::WrongWorld {
-            digest: digest(),
-            missing: "it has no export configure".to_owned(),
-        },
-        wasm::Error::Version {
-            digest: digest(),
-            version: "0.9.0".to_owned(),
-        },
-        wasm::Error::Import {
-            digest: digest(),
-            import: "wasi:sockets/tcp@0.2.0".to_owned(),
-        },
-        wasm::Error::Compile {
-            digest: digest(),
-            detail: "type mismatch".to_owned(),
-        },
-        wasm::Error::CompileDeadline {
-            digest: digest(),
-            limit: Duration::from_secs(60),
-        },
-        wasm::Error::CompileMemory {
-            digest: digest(),
-            limit_bytes: 32 << 20,
-            is_contended: false,
-        },
-        wasm::Error::CodeMemory {
-            digest: digest(),
-            over: over_limit(),
-        },
-        wasm::Error::CacheDirectory {
-            path: PathBuf::from("/cache"),
-            reason: "it is not a directory".to_owned(),
-        },
-        wasm::Error::Io {
-            path: PathBuf::from("/cache/a"),
-            source: io::ErrorKind::PermissionDenied.into(),
-        },
-    ]
+/// Errors of documents, signatures and keys.
+fn document_errors() -> Vec<DocumentError> {
+    let mut mistakes = Mistakes::default();
+    mistakes.add("entries[0].name", "is missing");
+    mistakes.add("generation", "is missing");
+    examples_of!(DocumentError {
+        TooLarge { bytes: 2 << 20, limit: 1 << 20 },
+        Empty {},
+        NotText {},
+        Syntax { format: "YAML", problem: "unclosed bracket".to_owned() },
+        SeveralDocuments { count: 2 },
+        Mistakes { mistakes },
+        Digest { text: "\"sha256:00\"".to_owned() },
+        PublicKey { problem: "it is not base64" },
+        PrivateKey {},
+        Random {},
+        NotSigned {},
+        SignatureForm { problem: "it is not base64" },
+        SignatureMismatch {},
+    })
 }
 
-/// Reasons why a plugin does not accept its settings, or fails while it reads them.
-fn configure_faults() -> Vec<Fault> {
+#[test]
+fn messages_of_documents_signatures_and_keys_match_snapshot() {
+    let messages: Vec<String> = document_errors().iter().map(ToString::to_string).collect();
+    insta::assert_snapshot!(messages.join("\n"));
+}
+
+/// Reasons why a plugin is not loaded. The bytes are those of `a`.
+fn plugin_errors() -> Vec<PluginError> {
+    let digest = || Digest::of(b"a").to_string();
+    examples_of!(PluginError {
+        Engine("no random numbers".to_owned()),
+        Empty {},
+        TooLarge { bytes: 64 << 20 },
+        NotWasm { digest: digest() },
+        CoreModule { digest: digest() },
+        WrongWorld { digest: digest(), missing: "it has no export configure".to_owned() },
+        Version { digest: digest(), version: "0.9.0".to_owned() },
+        Import { digest: digest(), import: "wasi:sockets/tcp@0.2.0".to_owned() },
+        Compile { digest: digest(), detail: "type mismatch".to_owned() },
+        CompileDeadline { digest: digest(), limit: Duration::from_secs(60) },
+        CompileMemory { digest: digest(), limit_bytes: 32 << 20, is_contended: false },
+        CodeMemory { digest: digest(), over: over_limit() },
+        CacheDirectory { path: PathBuf::from("/cache"), reason: "it is not a directory".to_owned() },
+        Io { path: PathBuf::from("/cache/a"), source: io::ErrorKind::PermissionDenied.into() },
+    })
+}
+
+/// Reasons why a call of a plugin fails.
+fn faults(phase: Phase) -> Vec<Fault> {
     let origin = || {
         Box::new(Origin {
             digest: Digest::of(b"a").to_string(),
             entry: "shard-selector/a".to_owned(),
-            phase: Phase::Configure,
+            phase,
         })
     };
-    vec![
-        Fault::Settings {
+    examples_of!(Fault {
+        Settings { origin: origin(), message: "limits[0].selector is empty".to_owned() },
+        Trap { origin: origin(), detail: "wasm `unreachable` instruction executed".to_owned() },
+        Deadline { origin: origin(), limit: Duration::from_millis(50) },
+        Memory { origin: origin(), limit_bytes: 16 << 20 },
+        ProcessMemory { origin: origin(), over: over_limit() },
+        Invalid { origin: origin(), what: "a match rule has no verbs".to_owned() },
+        Impure {
             origin: origin(),
-            message: "limits[0].selector is empty".to_owned(),
+            contradiction: "it decided on a refusal before and to let the request pass now".to_owned(),
         },
-        Fault::Trap {
-            origin: origin(),
-            detail: "wasm `unreachable` instruction executed".to_owned(),
-        },
-        Fault::Deadline {
-            origin: origin(),
-            limit: Duration::from_millis(50),
-        },
-        Fault::Memory {
-            origin: origin(),
-            limit_bytes: 16 << 20,
-        },
-        Fault::ProcessMemory {
-            origin: origin(),
-            over: over_limit(),
-        },
-        Fault::Invalid {
-            origin: origin(),
-            what: "a match rule has no verbs".to_owned(),
-        },
-    ]
+    })
+}
+
+/// Only a verdict on a request can be impure, and only settings are refused by the plugin itself.
+#[test]
+fn messages_of_failed_calls_match_snapshot() {
+    let faults = faults(Phase::OnRequest).into_iter();
+    let messages: Vec<String> = faults
+        .filter(|fault| !matches!(fault, Fault::Settings { .. }))
+        .map(|fault| format!("{}: {fault}", fault.kind()))
+        .collect();
+    insta::assert_snapshot!(messages.join("\n"));
 }
 
 const fn over_limit() -> OverLimit {
@@ -145,66 +153,57 @@ const fn over_limit() -> OverLimit {
     }
 }
 
-#[test]
-fn messages_of_chains_that_are_not_loaded_match_snapshot() {
+/// Reasons why a chain is not loaded, with one source for each that has several.
+fn chain_errors() -> Vec<Error> {
     let directory = || PathBuf::from("/etc/chain");
     let path = || directory().join("chain.yaml");
     let entry = || "shard-selector/a".to_owned();
     let (digest, other) = (Digest::of(b"a"), Digest::of(b"b"));
-    let errors = [
-        Error::NoDocument { directory: directory() },
-        Error::Io {
-            path: path(),
-            source: io::ErrorKind::PermissionDenied.into(),
+    examples_of!(Error {
+        NoDocument { directory: directory() },
+        Io { path: path(), source: io::ErrorKind::PermissionDenied.into() },
+        TooLarge { path: path(), limit: 1 << 20 },
+        Changing { directory: directory() },
+        Document(DocumentError::NotSigned),
+        Namespace { document: "a".to_owned(), pod: "b".to_owned() },
+        Older { generation: 3, in_force: 4 },
+        SameGeneration { generation: 4 },
+        Labels { path: directory().join("labels"), problem: "line 2 has no equals sign".to_owned() },
+        TooManyEntries { selected: 65 },
+        PluginMissing { entry: entry(), digest },
+        PluginDigest { entry: entry(), path: directory().join("plugin.wasm"), expected: digest, found: other },
+        PluginPacked { path: directory().join("plugin.wasm.zst"), problem: "unexpected end".to_owned() },
+        InitialMemory { needed_bytes: 100 << 20, workers: 2, over: over_limit() },
+        Prepare("a worker has ended".to_owned()),
+        Task("task panicked".to_owned()),
+        Plugin { entry: entry(), source: PluginError::Empty },
+        Configure { entry: entry(), source: faults(Phase::Configure).swap_remove(0) },
+    })
+}
+
+#[test]
+fn messages_of_chains_that_are_not_loaded_match_snapshot() {
+    let entry = || "shard-selector/a".to_owned();
+    let documents = [
+        DocumentError::NotText,
+        DocumentError::SignatureForm {
+            problem: "it is not base64",
         },
-        Error::TooLarge {
-            path: path(),
-            limit: 1 << 20,
-        },
-        Error::Changing { directory: directory() },
-        Error::Document(ctrlmesh_contract::Error::NotSigned),
-        Error::Document(ctrlmesh_contract::Error::SignatureMismatch),
-        Error::Namespace {
-            document: "a".to_owned(),
-            pod: "b".to_owned(),
-        },
-        Error::Older {
-            generation: 3,
-            in_force: 4,
-        },
-        Error::SameGeneration { generation: 4 },
-        Error::Labels {
-            path: directory().join("labels"),
-            problem: "line 2 has no equals sign".to_owned(),
-        },
-        Error::TooManyEntries { selected: 65 },
-        Error::PluginMissing { entry: entry(), digest },
-        Error::PluginDigest {
-            entry: entry(),
-            path: directory().join("plugin.wasm"),
-            expected: digest,
-            found: other,
-        },
-        Error::PluginPacked {
-            path: directory().join("plugin.wasm.zst"),
-            problem: "unexpected end".to_owned(),
-        },
-        Error::InitialMemory {
-            needed_bytes: 100 << 20,
-            workers: 2,
-            over: over_limit(),
-        },
-        Error::Prepare("a worker has ended".to_owned()),
-        Error::Task("task panicked".to_owned()),
+        DocumentError::SignatureMismatch,
     ];
     let plugins = plugin_errors()
         .into_iter()
         .map(|source| Error::Plugin { entry: entry(), source });
-    let faults = configure_faults()
+    let faults = faults(Phase::Configure)
         .into_iter()
+        .filter(|fault| !matches!(fault, Fault::Impure { .. }))
         .map(|source| Error::Configure { entry: entry(), source });
-    let messages: Vec<String> = errors
+    // Each of their sources follows.
+    let is_of_plugin = |error: &Error| matches!(error, Error::Plugin { .. } | Error::Configure { .. });
+    let messages: Vec<String> = chain_errors()
         .into_iter()
+        .filter(|error| !is_of_plugin(error))
+        .chain(documents.map(Error::Document))
         .chain(plugins)
         .chain(faults)
         .map(|error| format!("{}: {error}", error.reason()))

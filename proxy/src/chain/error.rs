@@ -14,7 +14,6 @@ use crate::wasm;
 
 /// Why a chain did not come into force. The previous chain stays in force.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
 pub enum Error {
     /// The directory has no document.
     #[error("there is no {} in {}: wait for the manager to write the chain, or check the pod's volume", files::CHAIN, directory.display())]

@@ -13,7 +13,6 @@ use super::memory::OverLimit;
 
 /// Why a plugin could not be loaded. None of its code has run.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
 pub enum Error {
     /// The engine itself could not be created.
     #[error("the WebAssembly engine could not be started: {0}")]
@@ -186,7 +185,6 @@ impl Phase {
 ///
 /// [`Fault::Settings`] is a refusal of the plugin's own and no malfunction; all others are malfunctions.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
 pub enum Fault {
     /// The plugin trapped: a panic, an abort, a stack overflow, a bad access, an exit.
     #[error("{origin} trapped: {detail}")]
