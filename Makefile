@@ -68,11 +68,15 @@ check: setup ## Formatting, lints, rustdoc, the SDK's archive, generated files a
 	cargo check --locked --manifest-path fuzz/Cargo.toml --all-targets
 	cargo check --locked --manifest-path benches/envoy-filter/Cargo.toml
 	$(MAKE) crate
-	@if cargo deny --version >/dev/null 2>&1; then cargo deny --locked check bans licenses sources; \
+	@if cargo deny --version >/dev/null 2>&1; then $(MAKE) deny; \
 		else echo "no cargo-deny: of deny.toml only the forbidden crates are checked (tests/documents)"; fi
 	cd tests/e2e && test -z "$$(gofmt -l .)" && go vet ./...
 	$(MAKE) golden
 	git diff --exit-code -- tests/golden testkit/src/protobuf
+
+.PHONY: deny
+deny: ## Dependencies that deny.toml forbids, their licences and sources; needs cargo-deny
+	cargo deny --locked check bans licenses sources
 
 .PHONY: test-fast
 test-fast: build ## Rust tests that need no cluster; leaves out the demo and the plugin guide's build; under 3 minutes once built

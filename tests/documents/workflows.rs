@@ -1,17 +1,29 @@
-//! .github/workflows: actions are pinned, `make` is called for targets that exist, and the jobs of CI run all of `.ci/run`.
+//! .github/workflows: actions and tools are pinned, `make` is called for targets that exist, the jobs of CI run all of `.ci/run`, and
+//! CONTRIBUTING.md names all workflows.
 
 use std::fs;
 
 use ctrlmesh_tests::repository_root;
 use serde_json::Value;
 
+/// Names and texts of all workflows.
+fn workflows() -> Vec<(String, String)> {
+    let files = fs::read_dir(repository_root().join(".github/workflows")).unwrap();
+    files
+        .map(|file| {
+            let file = file.unwrap();
+            let name = file.file_name().into_string().unwrap();
+            (name, fs::read_to_string(file.path()).unwrap())
+        })
+        .collect()
+}
+
 #[test]
 fn actions_are_pinned_and_make_targets_exist() {
     let makefile = fs::read_to_string(repository_root().join("Makefile")).unwrap();
     let is_target = |word: &str| makefile.lines().any(|line| line.starts_with(&format!("{word}:")));
     let (mut actions, mut targets) = (0, 0);
-    for name in ["ci.yml", "release.yml"] {
-        let text = fs::read_to_string(repository_root().join(".github/workflows").join(name)).unwrap();
+    for (name, text) in workflows() {
         let workflow: Value = serde_saphyr::from_str(&text).unwrap();
         assert_eq!(
             workflow["permissions"],
@@ -46,7 +58,38 @@ fn actions_are_pinned_and_make_targets_exist() {
             }
         }
     }
-    assert!(actions >= 8 && targets >= 5, "{actions} actions, {targets} targets");
+    assert!(actions >= 13 && targets >= 9, "{actions} actions, {targets} targets");
+}
+
+#[test]
+fn tools_are_pinned_by_version() {
+    let mut tools = 0;
+    for (name, text) in workflows() {
+        let commands = text.lines().filter_map(|line| line.split_once("cargo install "));
+        for (_, arguments) in commands {
+            let tool = arguments.split_whitespace().last().unwrap_or_default();
+            let is_pinned = arguments.contains("--locked") && tool.contains('@');
+            assert!(
+                is_pinned,
+                "{name}: cargo install {arguments} has no --locked or no version"
+            );
+            tools += 1;
+        }
+    }
+    assert!(tools >= 4, "{tools} tools");
+}
+
+#[test]
+fn contributors_find_all_workflows_in_a_table() {
+    let page = fs::read_to_string(repository_root().join("CONTRIBUTING.md")).unwrap();
+    let listed = page
+        .lines()
+        .filter_map(|line| line.strip_prefix("| `")?.split_once(".yml` |"));
+    let mut listed: Vec<String> = listed.map(|(name, _)| format!("{name}.yml")).collect();
+    let mut names: Vec<String> = workflows().into_iter().map(|(name, _)| name).collect();
+    listed.sort();
+    names.sort();
+    assert_eq!(listed, names);
 }
 
 /// The words after `prefix` on the first line that begins with it, up to `end`.
