@@ -38,7 +38,7 @@ pub use dropped_fields::{
     DroppedFields, DroppedFieldsError, MAX_DROPPED_PATH_BYTES, MAX_DROPPED_PATH_KEYS, MAX_DROPPED_PATHS,
 };
 pub use error::FilterError;
-pub use hash::{HashRange, HashRangeError, fnv1a_64};
+pub use hash::{HashRange, HashRangeError, VIRTUAL_RANGES, VirtualRanges, VirtualRangesError, fnv1a_64};
 pub use json::{JsonListFilter, JsonWatchFilter};
 pub use limits::{
     MAX_HASH_RANGES, MAX_NAME_BYTES, MAX_NAMES, MAX_OBJECT_BYTES, MAX_PATTERN_BYTES, MAX_PATTERN_PROGRAM_BYTES,

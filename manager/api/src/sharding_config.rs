@@ -8,9 +8,6 @@ use serde::{Deserialize, Serialize};
 use super::plugin::{PluginRef, PluginStatus};
 use super::status::Progress;
 
-/// Number of the virtual ranges that the hashes of objects are divided into. Shards have whole ranges.
-pub const VIRTUAL_RANGES: u16 = 1024;
-
 /// Desired state: the pods of a shard, the objects that they see and the plugins that they run; or, with root, the
 /// shards to create.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema, CustomResource)]

@@ -17,7 +17,7 @@
 
 use std::cmp::Reverse;
 
-use ctrlmesh_manager_api::sharding_config::VIRTUAL_RANGES;
+use ctrlmesh_wire::objects::VIRTUAL_RANGES;
 
 use crate::range_set::RangeSet;
 

@@ -1,7 +1,7 @@
-//! Sets of virtual ranges. The hashes of objects, 2^64, are divided into 1,024 virtual ranges of equal size: range `i` has the
-//! hashes from `i << 54` to below `(i + 1) << 54`. A shard has whole ranges, so a set of them is 1,024 bits.
+//! Sets of [virtual ranges](VirtualRanges). A shard has whole ranges, so a set of them is 1,024 bits.
 
-use ctrlmesh_manager_api::sharding_config::{HashRanges, VIRTUAL_RANGES};
+use ctrlmesh_manager_api::sharding_config::HashRanges;
+use ctrlmesh_wire::objects::{VIRTUAL_RANGES, VirtualRanges};
 
 const WORD_BITS: u16 = 64;
 const WORDS: usize = 16;
@@ -14,18 +14,13 @@ impl RangeSet {
     /// All virtual ranges.
     pub const ALL: Self = Self([u64::MAX; WORDS]);
 
-    /// Parses numbers and ranges of numbers, such as `7` and `0-340`. `None`: one of them has another form, ends before it begins,
-    /// or names a range that does not exist.
+    /// The ranges that any of the texts names. `None`: one of them is not as [`VirtualRanges::parse`] reads it.
     #[must_use]
     pub fn parse(texts: &[String]) -> Option<Self> {
         let mut set = Self::default();
         for text in texts {
-            let (first, last) = text.split_once('-').unwrap_or((text, text));
-            let (first, last) = (parse_number(first)?, parse_number(last)?);
-            if last < first {
-                return None;
-            }
-            (first..=last).for_each(|range| set.insert(range));
+            let ranges = VirtualRanges::parse(text).ok()?;
+            ranges.numbers().for_each(|range| set.insert(range));
         }
         Some(set)
     }
@@ -116,13 +111,6 @@ impl FromIterator<u16> for RangeSet {
     }
 }
 
-/// The number of a range, in digits alone.
-fn parse_number(text: &str) -> Option<u16> {
-    let is_number = text.bytes().all(|byte| byte.is_ascii_digit());
-    let number = text.parse::<u16>().ok().filter(|_| is_number);
-    number.filter(|number| *number < VIRTUAL_RANGES)
-}
-
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
@@ -136,12 +124,8 @@ mod tests {
     }
 
     #[test]
-    fn texts_of_other_forms_are_not_read() {
-        for wrong in [
-            "", "-", "1-", "-1", "+1", "1024", "0-1024", "2-1", "0x1", "1-2-3", " 1", "99999999",
-        ] {
-            assert_eq!(parsed(&["5", wrong]), None, "{wrong:?}");
-        }
+    fn texts_make_no_set_if_one_is_invalid() {
+        assert_eq!(parsed(&["5", "1024"]), None);
         assert_eq!(parsed(&["0-1023"]), Some(RangeSet::ALL));
         assert_eq!(parsed(&[]), Some(RangeSet::default()));
     }

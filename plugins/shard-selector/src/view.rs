@@ -3,8 +3,9 @@
 use ctrlmesh_sdk::settings::Invalid;
 use ctrlmesh_sdk::{MatchRule, ObjectPredicate, Verb};
 use ctrlmesh_wire::is_dns_subdomain;
+use ctrlmesh_wire::objects::MAX_HASH_RANGES;
 
-use crate::hash_ranges;
+use crate::hash_ranges::KeptObjects;
 use crate::selector;
 use crate::settings::{Limit, ResourceRule};
 
@@ -15,8 +16,6 @@ const MAX_REQUIREMENTS: usize = 256;
 /// Bounds on the resulting subscription: a host accepts 256 rules and 64 KiB of text, and the lock needs some.
 const MAX_SCOPES: usize = 200;
 const MAX_NAME_BYTES: usize = 32 * 1024;
-/// Bound on the hash ranges of all limits together, which is the host's for one predicate.
-const MAX_HASH_RANGES: usize = 1024;
 
 #[derive(Debug, Default)]
 pub(crate) struct View {
@@ -42,9 +41,7 @@ struct CompiledLimit {
     /// `None`: labels restrict nothing.
     selector: Option<String>,
     /// `None`: hashes restrict nothing.
-    kept: Option<ObjectPredicate>,
-    /// Whether objects are left out because of their hashes.
-    is_divided: bool,
+    kept: Option<KeptObjects>,
 }
 
 /// All pairs of a group and a resource.
@@ -111,16 +108,13 @@ impl View {
                 excepted,
                 selector: (!selector.is_empty()).then_some(selector),
                 kept,
-                is_divided: limit
-                    .hash_ranges
-                    .as_ref()
-                    .is_some_and(|hash| !hash_ranges::are_complete(hash)),
             });
         }
         Ok(())
     }
 
-    fn compile_hash_ranges(&mut self, limit: &Limit) -> Result<Option<ObjectPredicate>, Invalid> {
+    /// Refuses more ranges of all limits together than the host takes in one predicate.
+    fn compile_hash_ranges(&mut self, limit: &Limit) -> Result<Option<KeptObjects>, Invalid> {
         let Some(hash) = &limit.hash_ranges else {
             return Ok(None);
         };
@@ -132,8 +126,8 @@ impl View {
             );
             return Err(Invalid::new(message).field("ranges").field("hashRanges"));
         }
-        let predicate = hash_ranges::predicate_of(hash);
-        predicate.map(Some).map_err(|error| error.field("hashRanges"))
+        let kept = KeptObjects::new(hash);
+        kept.map(Some).map_err(|error| error.field("hashRanges"))
     }
 
     fn compile_scopes(&mut self, index: usize, limit: &Limit) -> Result<Vec<Scope>, Invalid> {
@@ -190,7 +184,7 @@ impl View {
     pub(crate) fn predicate_for(&self, group: &str, resource: &str) -> Option<ObjectPredicate> {
         let mut kept = self
             .limits_of(group, resource)
-            .filter_map(|limit| limit.kept.clone())
+            .filter_map(|limit| Some(limit.kept.as_ref()?.predicate.clone()))
             .peekable();
         kept.peek()?;
         Some(ObjectPredicate::all(kept))
@@ -198,7 +192,8 @@ impl View {
 
     /// Whether a matching limit leaves out objects because of their hashes.
     pub(crate) fn is_divided(&self, group: &str, resource: &str) -> bool {
-        self.limits_of(group, resource).any(|limit| limit.is_divided)
+        let mut kept = self.limits_of(group, resource).filter_map(|limit| limit.kept.as_ref());
+        kept.any(|kept| kept.is_divided)
     }
 
     fn limits_of(&self, group: &str, resource: &str) -> impl Iterator<Item = &CompiledLimit> {

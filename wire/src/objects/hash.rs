@@ -1,5 +1,9 @@
 //! The hash by which API servers shard lists (KEP-5866, apimachinery `pkg/sharding`), and ranges of it.
 
+mod virtual_ranges;
+
+pub use virtual_ranges::{VIRTUAL_RANGES, VirtualRanges, VirtualRangesError};
+
 use std::fmt;
 
 const OFFSET_BASIS: u64 = 0xcbf2_9ce4_8422_2325;

@@ -69,7 +69,8 @@ mod tests {
     use crate::validate::{Object, check_object, read};
     use crate::view::{resource_classes, visible_objects};
     use ctrlmesh_manager_api::ShardingConfig;
-    use ctrlmesh_manager_api::sharding_config::{Limit, VIRTUAL_RANGES};
+    use ctrlmesh_manager_api::sharding_config::Limit;
+    use ctrlmesh_wire::objects::VIRTUAL_RANGES;
 
     fn root(weights: &[i32]) -> ShardingConfig {
         let spec = json!({
