@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 
 use ctrlmesh_contract::names::labels::NO_OBJECT_KEY;
 use ctrlmesh_manager_api::sharding_config::Limit;
+use ctrlmesh_wire::objects::MAX_HASH_RANGES;
 
 use crate::label_set::no_object;
 
@@ -18,7 +19,13 @@ const MAX_LIMITS_BYTES: usize = 8 * 1024;
 
 /// Whether a sidecar could refuse the limits. It would keep all that it shows.
 pub(super) fn is_too_large(limits: &[Limit]) -> bool {
-    serde_json::to_vec(limits).map_or(usize::MAX, |json| json.len()) > MAX_LIMITS_BYTES
+    let ranges: usize = limits
+        .iter()
+        .filter_map(|limit| limit.hash_ranges.as_ref())
+        .map(|hash| hash.ranges.len())
+        .sum();
+    let bytes = serde_json::to_vec(limits).map_or(usize::MAX, |json| json.len());
+    ranges > MAX_HASH_RANGES || bytes > MAX_LIMITS_BYTES
 }
 
 /// Limits that hide every object of these resources; without limits, of all resources.
@@ -71,4 +78,29 @@ fn hiding_limits(limits: &[Limit], key: &str) -> Vec<Limit> {
             hash_ranges: None,
         })
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use ctrlmesh_manager_api::sharding_config::HashRanges;
+    use serde_json::json;
+
+    use super::*;
+    use crate::built_in::BuiltIn;
+
+    #[test]
+    fn limits_with_more_ranges_than_a_sidecar_takes_are_too_large() {
+        let limit = |ranges: usize| Limit {
+            hash_ranges: Some(HashRanges {
+                key: "uid".to_owned(),
+                ranges: vec!["7".to_owned(); ranges],
+            }),
+            ..Limit::default()
+        };
+        for (limits, expected) in [([limit(1000), limit(24)], false), ([limit(1000), limit(25)], true)] {
+            let checked = BuiltIn::ShardSelector.check(&json!({"limits": limits}), "demo");
+            assert_eq!(checked.is_err(), expected, "{checked:?}");
+            assert_eq!(is_too_large(&limits), expected);
+        }
+    }
 }
