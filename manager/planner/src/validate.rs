@@ -10,6 +10,7 @@
 //! | `warn_new_objects` | warnings of new objects that may have done nothing under KusionStack |
 //! | `sharding_config`, `circuit_breaker`, `fault_injection` | the rules of each kind |
 //! | `keyed_root` | the rules of a root that divides objects by a hash |
+//! | `warn_hash_keys` | warnings of keys that divide objects otherwise than people expect |
 //! | `warn_unlocked_shards` | warnings of shards without a lock |
 //! | `warn_hidden_children` | warnings of limits that hide objects from the controller that creates them |
 //! | `plugins`, `image` | `spec.plugins[]`, and references to components in OCI registries |
@@ -38,6 +39,7 @@ mod sharding_config;
 #[cfg(test)]
 mod tests;
 mod valid_rest;
+mod warn_hash_keys;
 mod warn_hidden_children;
 mod warn_new_objects;
 mod warn_unlocked_shards;

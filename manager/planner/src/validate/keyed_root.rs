@@ -8,9 +8,9 @@ use ctrlmesh_manager_api::{PluginRef, ShardingConfig};
 use serde_json::json;
 
 use super::Findings;
-use super::limit_resources::{WILDCARD, includes_pair, shared_resource};
+use super::limit_resources::{WILDCARD, includes_pair, pairs_of, shared_resource};
 use super::resource_names::is_cluster_scoped;
-use super::warn_hidden_children::{created_resources, resource_names_of};
+use super::warn_hash_keys::warn_of_root_key;
 use crate::built_in::BuiltIn;
 
 /// Refuses fields that have no effect in a root, and a key without a lock or with a canary. Also applies to a disabled root, as in the
@@ -72,7 +72,7 @@ pub(super) fn check_keyed_root(config: &ShardingConfig, root: &Root, key: &str, 
         }
     }
     check_divided(root, key, findings);
-    warn_of_key(root, key, findings);
+    warn_of_root_key(root, key, findings);
 }
 
 /// Refuses a plugin in place of shard-selector beside hash ranges: one that does not know them would show all objects to every shard.
@@ -145,37 +145,6 @@ fn pair_problem(root: &Root, key: &str, api_group: &str, resource: &str) -> Opti
              them) or in whole (every shard does)"
         )
     })
-}
-
-/// Warns of keys that divide otherwise than people expect.
-fn warn_of_key(root: &Root, key: &str, findings: &mut Findings) {
-    let limits = &root.resource_selector;
-    if key == "uid" {
-        let kinds = limits.iter().flat_map(resource_names_of).count();
-        let has_wildcard = limits.iter().flat_map(resource_names_of).any(|name| name == WILDCARD);
-        let children: Vec<String> = limits.iter().flat_map(created_resources).collect();
-        if !children.is_empty() && (kinds > 1 || has_wildcard) {
-            let problem = format!(
-                "puts {} into other shards than the objects that they belong to: a controller that creates some does not see them, and gets \
-                 AlreadyExists again and again; write key: owner, or name only resources that it does not create",
-                children.join(", ")
-            );
-            findings.warn("spec.root.key", problem);
-        }
-    }
-}
-
-fn pairs_of(group: &ResourceGroup) -> Vec<(&str, &str)> {
-    let mut pairs = Vec::new();
-    for api_group in &group.api_groups {
-        pairs.extend(
-            group
-                .resources
-                .iter()
-                .map(|resource| (api_group.as_str(), resource.as_str())),
-        );
-    }
-    pairs
 }
 
 #[cfg(test)]

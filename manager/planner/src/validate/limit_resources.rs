@@ -42,6 +42,20 @@ pub(super) fn shared_resource(limit: &Limit, group: &ResourceGroup) -> Option<St
     Some(format!("{api_group:?}/{resource:?}"))
 }
 
+/// All pairs of the group, as it has them.
+pub(super) fn pairs_of(group: &ResourceGroup) -> Vec<Pair<'_>> {
+    let mut pairs = Vec::new();
+    for api_group in &group.api_groups {
+        pairs.extend(
+            group
+                .resources
+                .iter()
+                .map(|resource| (api_group.as_str(), resource.as_str())),
+        );
+    }
+    pairs
+}
+
 /// Whether the group has this pair, and every resource of it if it is a wildcard.
 pub(super) fn includes_pair(group: &ResourceGroup, (api_group, resource): Pair<'_>) -> bool {
     let has = |names: &[String], name: &str| names.iter().any(|known| known == WILDCARD || known == name);

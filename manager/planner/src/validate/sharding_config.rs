@@ -8,7 +8,9 @@ use serde_json::json;
 
 use super::findings::at_index;
 use super::limit_resources::warn_of_duplicate_resources;
-use super::{Findings, buckets, keyed_root, plugins, resource_names, warn_hidden_children, warn_unlocked_shards};
+use super::{
+    Findings, buckets, keyed_root, plugins, resource_names, warn_hash_keys, warn_hidden_children, warn_unlocked_shards,
+};
 use crate::auto_shard::{LabelKeys, auto_shard};
 use crate::built_in::BuiltIn;
 use crate::settings;
@@ -69,6 +71,7 @@ fn check_shard(config: &ShardingConfig, findings: &mut Findings) {
     let namespace = config.metadata.namespace.as_deref().unwrap_or_default();
     check_limits(limits, "spec.limits", namespace, findings);
     keyed_root::refuse_replacement(limits, &config.spec.plugins, findings);
+    warn_hash_keys::warn_of_limit_keys(config, findings);
     if findings.is_accepted() {
         let settings = settings::shard_selector(config);
         findings.ask_whole(
