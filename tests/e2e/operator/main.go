@@ -43,10 +43,18 @@ type settings struct {
 	once                                   bool
 }
 
+// selector selects the objects to handle.
+func (s settings) selector() labels.Selector {
+	if s.app == "" {
+		return labels.Everything()
+	}
+	return labels.SelectorFromSet(labels.Set{"app": s.app})
+}
+
 func main() {
 	var s settings
 	flag.StringVar(&s.id, "id", "", "name of this replica")
-	flag.StringVar(&s.app, "app", "", "value of the label `app` of the objects")
+	flag.StringVar(&s.app, "app", "", "value of the label `app` of the objects; empty handles all objects")
 	flag.StringVar(&s.kind, "kind", "ConfigMap", "kind of the objects, ConfigMap or Widget")
 	flag.StringVar(&s.lock, "lock", "", "name of the leader-election lock; empty disables leader election")
 	flag.StringVar(&s.namespace, "lock-namespace", "default", "namespace of the lock")
@@ -102,7 +110,7 @@ func listOnce(ctx context.Context, rest *rest.Config, s settings, journal *journ
 		return err
 	}
 	var found core.ConfigMapList
-	if err := live.List(ctx, &found, client.MatchingLabels{"app": s.app}); err != nil {
+	if err := live.List(ctx, &found, client.MatchingLabelsSelector{Selector: s.selector()}); err != nil {
 		return err
 	}
 	for _, object := range found.Items {
@@ -113,7 +121,7 @@ func listOnce(ctx context.Context, rest *rest.Config, s settings, journal *journ
 
 func newManager(rest *rest.Config, s settings) (ctrl.Manager, error) {
 	lease, renew, retry := leaseDuration, renewDeadline, retryPeriod
-	only := cache.ByObject{Label: labels.SelectorFromSet(labels.Set{"app": s.app})}
+	only := cache.ByObject{Label: s.selector()}
 	return ctrl.NewManager(rest, ctrl.Options{
 		Cache: cache.Options{ByObject: map[client.Object]cache.ByObject{newObject(s.kind): only}},
 		// Unstructured objects are read from the cache like typed ones.

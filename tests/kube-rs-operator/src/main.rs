@@ -28,7 +28,7 @@ struct Args {
     /// Name of this replica
     #[arg(long)]
     id: String,
-    /// Value of the label `app` of the ConfigMaps to handle
+    /// Value of the label `app` of the ConfigMaps to handle; empty handles all
     #[arg(long)]
     app: String,
     /// Name of the leader-election lock
@@ -87,7 +87,12 @@ async fn run_controller(
 ) {
     let objects = Api::<ConfigMap>::all(client.clone());
     let reconciler = Arc::new(Reconciler { client, journal });
-    Controller::new(objects, watcher::Config::default().labels(&format!("app={}", args.app)))
+    let watched = if args.app.is_empty() {
+        watcher::Config::default()
+    } else {
+        watcher::Config::default().labels(&format!("app={}", args.app))
+    };
+    Controller::new(objects, watched)
         .with_config(controller::Config::default().concurrency(args.workers))
         .graceful_shutdown_on(ended)
         .run(reconciler::reconcile, reconciler::retry_later, reconciler.clone())
