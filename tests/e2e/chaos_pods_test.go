@@ -190,16 +190,22 @@ func (c *chaos) recreatePod(t *testing.T, pod string) {
 	c.startReplica(t, pod, before.labels)
 }
 
-// cleanUp deletes pods and ShardingConfigs, so that managers of the next round have nothing to do with them.
+// cleanUp ends the round's operators and deletes their pods and shards.
 func (c *chaos) cleanUp(t *testing.T) {
 	for _, r := range c.replicas {
 		r.cancel()
 	}
+	c.deletePodsAndShards(t, c.pods.namespace)
+}
+
+// deletePodsAndShards deletes the pods and ShardingConfigs of a namespace, so that managers have nothing more to do
+// with them.
+func (m *mesh) deletePodsAndShards(t *testing.T, namespace string) {
 	everything := meta.DeleteOptions{GracePeriodSeconds: new(int64)}
-	if err := c.client.CoreV1().Pods(c.pods.namespace).DeleteCollection(background(), everything, meta.ListOptions{}); err != nil {
+	if err := m.client.CoreV1().Pods(namespace).DeleteCollection(background(), everything, meta.ListOptions{}); err != nil {
 		t.Error(err)
 	}
-	configs := c.resource("ShardingConfig", c.pods.namespace)
+	configs := m.resource("ShardingConfig", namespace)
 	list, err := configs.List(background(), meta.ListOptions{})
 	if err != nil {
 		t.Error(err)

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"sync"
 	"testing"
@@ -21,10 +22,12 @@ import (
 
 // objectSet is a set of objects of one kind, spread over namespaces and shards.
 type objectSet struct {
-	app     string
-	kind    string
-	plane   controlPlane
-	objects map[string]string // namespace/name -> value of the label `shard`
+	// app is the value of the label `app`. Empty: the objects have no labels.
+	app   string
+	kind  string
+	plane controlPlane
+	// objects maps namespace/name to what is owned as a whole: the value of the label `shard`, or the object itself.
+	objects map[string]string
 	names   []string
 	// interval is the time between two steps of a load; loadInterval if zero.
 	interval time.Duration
@@ -69,6 +72,19 @@ func (set *objectSet) create(t *testing.T, namespace, name string, labels map[st
 func (set *objectSet) widgets(t *testing.T) dynamic.NamespaceableResourceInterface {
 	t.Helper()
 	return must(dynamic.NewForConfig(set.plane.cluster.AdminConfig()))(t).Resource(widgetResource)
+}
+
+// listOptions select the objects of the set. If these have no labels, all objects are selected.
+func (set *objectSet) listOptions() meta.ListOptions {
+	if set.app == "" {
+		return meta.ListOptions{}
+	}
+	return meta.ListOptions{LabelSelector: "app=" + set.app}
+}
+
+func (set *objectSet) contains(key string) bool {
+	_, isIn := set.objects[key]
+	return isIn
 }
 
 // keysOf returns the objects of the given shards.
@@ -179,7 +195,7 @@ type handledState struct{ step, observed, by string }
 func (set *objectSet) states(t *testing.T) map[string]handledState {
 	t.Helper()
 	states := map[string]handledState{}
-	options := meta.ListOptions{LabelSelector: "app=" + set.app}
+	options := set.listOptions()
 	if set.kind == "ConfigMap" {
 		list := must(set.plane.client.CoreV1().ConfigMaps("").List(t.Context(), options))(t)
 		for _, o := range list.Items {
@@ -195,6 +211,7 @@ func (set *objectSet) states(t *testing.T) map[string]handledState {
 			states[o.GetNamespace()+"/"+o.GetName()] = handledState{text("spec", "step"), text("status", "observed"), text("status", "by")}
 		}
 	}
+	maps.DeleteFunc(states, func(key string, _ handledState) bool { return !set.contains(key) })
 	if len(states) != len(set.names) {
 		t.Fatalf("%d objects of %d exist", len(states), len(set.names))
 	}

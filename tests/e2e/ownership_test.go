@@ -72,7 +72,7 @@ func watchOwnership(t *testing.T, set *objectSet, buckets map[string]string, sha
 		o.recordMove(bucket, owner)
 	}
 	var err error
-	o.stream, err = set.plane.client.CoreV1().ConfigMaps("").Watch(t.Context(), meta.ListOptions{LabelSelector: "app=" + set.app})
+	o.stream, err = set.plane.client.CoreV1().ConfigMaps("").Watch(t.Context(), set.listOptions())
 	check(t, err)
 	go o.readWrites()
 	return o
@@ -99,6 +99,9 @@ func (o *ownershipLog) readWrites() {
 			continue
 		}
 		key := object.Namespace + "/" + object.Name
+		if !o.objects.contains(key) {
+			continue
+		}
 		// The same step by another operator counts too: two operators that handle one step would not show otherwise.
 		handled := object.Data["observed"] + " by " + object.Data["by"]
 		if observed[key] == handled {

@@ -33,7 +33,7 @@ type liveOperators struct {
 	pods      *nodePods
 	objects   *objectSet
 	operators map[string]*operatorProcess
-	// buckets maps values of the label `shard` to the owning shard.
+	// buckets maps values of the label `shard`, or objects of a root with a key, to the owning shard.
 	buckets   map[string]string
 	ownership *ownershipLog
 }
@@ -51,13 +51,18 @@ func TestReshardKeepsOneOwner(t *testing.T) {
 		l.waitConditionWithin(t, handOverTimeout, "ShardingConfig", l.pods.namespace, shard, "Enforced", meta.ConditionTrue)
 	}
 	l.objects.requestStepOfEach(t)
+	l.objects.assertHandledByOwners(t, l.owners())
+	writes := l.ownership.assertOwners(t)
+	t.Logf("%d steps were requested, %d writes recorded", steps, writes)
+}
+
+// owners returns the operator of each bucket.
+func (l *liveOperators) owners() map[string]*operatorProcess {
 	owners := map[string]*operatorProcess{}
 	for bucket, shard := range l.buckets {
 		owners[bucket] = l.operators[shard]
 	}
-	l.objects.assertHandledByOwners(t, owners)
-	writes := l.ownership.assertOwners(t)
-	t.Logf("%d steps were requested, %d writes recorded", steps, writes)
+	return owners
 }
 
 func reshardCount(t *testing.T) int {

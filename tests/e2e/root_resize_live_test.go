@@ -18,11 +18,19 @@ const (
 	rootPrefix      = "demo"
 )
 
-// liveRoot is a root whose shards have operators. Buckets are values of the label `shard`, the key by which its shards
-// select.
+// rootBuckets are values of the label `shard`, the hash buckets by which shards of a root without a key select.
+var rootBuckets = []string{"0", "11", "14", "20", "22", "31"}
+
+// liveRoot is a root whose shards have operators.
 type liveRoot struct {
 	*liveOperators
 	size int
+	// more is appended to the root.
+	more string
+	// shardNumber returns the number of the shard that owns a bucket, out of `size`, counted from 0.
+	shardNumber func(t *testing.T, bucket string, size int) int
+	// startProgram runs the operator of a pod.
+	startProgram func(t *testing.T, pod, kubeconfig string) *operatorProcess
 }
 
 func TestResizedRootKeepsOneOwner(t *testing.T) {
@@ -34,11 +42,7 @@ func TestResizedRootKeepsOneOwner(t *testing.T) {
 	}
 	stopLoad()
 	r.objects.requestStepOfEach(t)
-	owners := map[string]*operatorProcess{}
-	for bucket, owner := range r.buckets {
-		owners[bucket] = r.operators[owner]
-	}
-	r.objects.assertHandledByOwners(t, owners)
+	r.objects.assertHandledByOwners(t, r.owners())
 	t.Logf("%d writes recorded", r.ownership.assertOwners(t))
 }
 
@@ -48,40 +52,52 @@ func newLiveRoot(t *testing.T) *liveRoot {
 	s.setLabelledKinds(t, "")
 	s.managers = append(s.managers, s.startManager(t, uniqueName("manager")), s.startManager(t, uniqueName("manager")))
 	waitLeader(t, s.managers...)
-	r := &liveRoot{liveOperators: &liveOperators{managerReplicas: s, operators: map[string]*operatorProcess{}, buckets: map[string]string{}}, size: 2}
-	buckets := []string{"0", "11", "14", "20", "22", "31"}
-	for _, bucket := range buckets {
+	objects := newObjectSet(t, s.controlPlane, "ConfigMap", 2, 2, rootBuckets...)
+	r := &liveRoot{liveOperators: &liveOperators{managerReplicas: s, objects: objects}, shardNumber: evenShardNumber}
+	r.startProgram = func(t *testing.T, pod, kubeconfig string) *operatorProcess {
+		t.Helper()
+		return startOperator(t, pod, kubeconfig, "--app="+objects.app)
+	}
+	r.start(t, r.newNamespace(t))
+	return r
+}
+
+// start makes two shards, and runs their operators.
+func (r *liveRoot) start(t *testing.T, namespace string) {
+	t.Helper()
+	r.size, r.operators, r.buckets = 2, map[string]*operatorProcess{}, map[string]string{}
+	for _, bucket := range r.objects.objects {
 		r.buckets[bucket] = r.shardOf(t, bucket)
 	}
-	namespace := r.newNamespace(t)
 	r.pods = startPods(t, r.controlPlane, namespace, podOptions{publicKey: r.waitPublicKey(t), syncPeriod: syncPeriodWithFailover})
-	r.objects = newObjectSet(t, r.controlPlane, "ConfigMap", 2, 2, buckets...)
 	r.ownership = watchOwnership(t, r.objects, r.buckets, nil)
-	r.apply(t, namespace, rootConfig("root", rootPrefix, r.size, ""))
+	r.apply(t, namespace, rootConfig("root", rootPrefix, r.size, r.more))
 	r.waitShards(t, namespace, "root", r.shardNames()...)
 	for _, name := range r.shardNames() {
 		r.waitCondition(t, "ShardingConfig", namespace, name, "Distributed", meta.ConditionTrue)
 	}
 	r.startMissingOperators(t)
-	return r
 }
 
-// shardNames returns the names of the shards.
-func (r *liveRoot) shardNames() []string {
+func (r *liveRoot) shardNames() []string { return rootShardNames(r.size) }
+
+// rootShardNames returns the names of the shards of a root.
+func rootShardNames(size int) []string {
 	names := []string{}
-	for i := range r.size {
+	for i := range size {
 		names = append(names, fmt.Sprintf("%s-%d-normal", rootPrefix, i+1))
 	}
 	return names
 }
 
-// shardOf returns the owner of a bucket: buckets are divided evenly and in order.
+// shardOf returns the owner of a bucket.
 func (r *liveRoot) shardOf(t *testing.T, bucket string) string {
 	t.Helper()
-	return fmt.Sprintf("operator-%d", evenShardNumber(t, bucket, r.size))
+	return fmt.Sprintf("operator-%d", r.shardNumber(t, bucket, r.size))
 }
 
-// evenShardNumber returns the number of the shard that owns a bucket, out of `size`.
+// evenShardNumber returns the number of the shard that owns a bucket, out of `size`, in a root without a key: buckets
+// are divided evenly and in order.
 func evenShardNumber(t *testing.T, bucket string, size int) int {
 	t.Helper()
 	number := must(strconv.Atoi(bucket))(t)
@@ -101,7 +117,7 @@ func (r *liveRoot) startMissingOperators(t *testing.T) {
 			// Before its shard exists, the pod would be in no shard.
 			r.waitChainContains(t, r.pods.namespace, fmt.Sprintf(`shard-selector/%s-%d-normal"`, rootPrefix, i+1))
 			r.pods.create(t, name, nil)
-			r.operators[name] = startOperator(t, name, sidecarKubeconfig(t, r.pods.waitReady(t, name)), "--app="+r.objects.app)
+			r.operators[name] = r.startProgram(t, name, sidecarKubeconfig(t, r.pods.waitReady(t, name)))
 		}
 	}
 }
@@ -128,7 +144,7 @@ func (r *liveRoot) resizeRoot(t *testing.T, size int, withDeath bool) {
 		}
 	}
 	begin := time.Now()
-	r.apply(t, r.pods.namespace, rootConfig("root", rootPrefix, size, ""))
+	r.apply(t, r.pods.namespace, rootConfig("root", rootPrefix, size, r.more))
 	<-died
 	r.replaceDead(t)
 	shards := r.waitShards(t, r.pods.namespace, "root", r.shardNames()...)

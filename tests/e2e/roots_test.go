@@ -57,7 +57,13 @@ type shardObject struct {
 	Spec     struct {
 		Selector   meta.LabelSelector
 		Controller struct{ LeaderElectionName string }
-		Limits     []struct{ Selector meta.LabelSelector }
+		Limits     []struct {
+			Selector   meta.LabelSelector
+			HashRanges struct {
+				Key    string
+				Ranges []string
+			}
+		}
 	}
 	Status struct {
 		Root struct{ ChildShardingConfigs []string }
@@ -112,12 +118,15 @@ func (m *mesh) countConfigWrites(t *testing.T, namespace string) int {
 	t.Helper()
 	count := 0
 	for _, event := range must(m.cluster.AuditEventsIn(namespace))(t) {
-		isWrite := slices.Contains([]string{"create", "update", "patch", "delete"}, event.Verb)
-		if about := event.ObjectRef; about != nil && about.Resource == resourceOfKind["ShardingConfig"] && about.Subresource == "" && isWrite && event.User.Username == manager.User {
+		if about := event.ObjectRef; about != nil && about.Resource == resourceOfKind["ShardingConfig"] && about.Subresource == "" && isWrite(event.Verb) && event.User.Username == manager.User {
 			count++
 		}
 	}
 	return count
+}
+
+func isWrite(verb string) bool {
+	return slices.Contains([]string{"create", "update", "patch", "delete"}, verb)
 }
 
 func (s *managerReplicas) testRootMakesShards(t *testing.T) {
