@@ -11,7 +11,7 @@ import (
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// This file implements the two sources of shards of chaos_test.go.
+// This file implements the sources of shards of chaos_test.go.
 
 // manualShards creates one ShardingConfig for each shard. When one is deleted its pods stay, and see nothing.
 type manualShards struct {
@@ -171,6 +171,12 @@ func (m *manualShards) removeShards(t *testing.T) {
 type rootShards struct {
 	*chaos
 	size int
+	// more is appended to the root.
+	more string
+	// bucketNames are the buckets that the root divides.
+	bucketNames []string
+	// shardNumber returns the number of the shard that owns a bucket, out of `size`, counted from 0.
+	shardNumber func(t *testing.T, bucket string, size int) int
 }
 
 func (r *rootShards) createShards(t *testing.T) map[string]map[string]string {
@@ -180,11 +186,11 @@ func (r *rootShards) createShards(t *testing.T) map[string]map[string]string {
 		if _, err := fmt.Sscanf(pod, "operator-%d", &number); err != nil {
 			return err.Error()
 		}
-		return r.shardName(number / chaosReplicas)
+		return rootShardName(number / chaosReplicas)
 	}
 	r.size = 2
-	for _, bucket := range []string{"0", "11", "14", "20", "22", "31"} {
-		r.buckets[bucket] = r.shardName(evenShardNumber(t, bucket, r.size))
+	for _, bucket := range r.bucketNames {
+		r.buckets[bucket] = r.ownerOf(t, bucket)
 	}
 	r.configure(t, "")
 	for _, shard := range r.shardNames() {
@@ -193,17 +199,13 @@ func (r *rootShards) createShards(t *testing.T) map[string]map[string]string {
 	return r.podsOfShards()
 }
 
-func (r *rootShards) shardName(number int) string {
-	return fmt.Sprintf("%s-%d-normal", rootPrefix, number+1)
+// ownerOf returns the shard of a bucket.
+func (r *rootShards) ownerOf(t *testing.T, bucket string) string {
+	t.Helper()
+	return rootShardName(r.shardNumber(t, bucket, r.size))
 }
 
-func (r *rootShards) shardNames() []string {
-	names := []string{}
-	for i := range r.size {
-		names = append(names, r.shardName(i))
-	}
-	return names
-}
+func (r *rootShards) shardNames() []string { return rootShardNames(r.size) }
 
 // podsOfShards returns the pods of all current shards.
 func (r *rootShards) podsOfShards() map[string]map[string]string {
@@ -216,7 +218,7 @@ func (r *rootShards) podsOfShards() map[string]map[string]string {
 
 func (r *rootShards) configure(t *testing.T, more string) {
 	t.Helper()
-	root := rootConfig("root", rootPrefix, r.size, more)
+	root := rootConfig("root", rootPrefix, r.size, r.more+"\n    "+more)
 	r.apply(t, r.pods.namespace, strings.Replace(root, "everyShardReplicas: 1", fmt.Sprintf("everyShardReplicas: %d", chaosReplicas), 1))
 }
 
@@ -227,7 +229,7 @@ func (r *rootShards) editShards(t *testing.T) string {
 	// Any number but the current one.
 	r.size = 1 + (before+r.random.IntN(maxChaosShards-1))%maxChaosShards
 	for bucket := range r.buckets {
-		r.recordMove(bucket, r.shardName(evenShardNumber(t, bucket, r.size)))
+		r.recordMove(bucket, r.ownerOf(t, bucket))
 	}
 	r.configure(t, "")
 	r.pause()
@@ -246,4 +248,20 @@ func (r *rootShards) assignAllBuckets(*testing.T) {}
 func (r *rootShards) removeShards(t *testing.T) {
 	t.Helper()
 	r.configure(t, "disable: true")
+}
+
+// keyedShards is a root that divides objects by a hash. The objects have no labels but the one by which operators select
+// them, because objects of earlier rounds are there, too.
+type keyedShards struct {
+	*rootShards
+	key string
+}
+
+func (k *keyedShards) createShards(t *testing.T) map[string]map[string]string {
+	t.Helper()
+	created := newKeyedObjects(t, k.controlPlane, k.key, uniqueName("e2e-"+k.key), uniqueName("objects"))
+	created.learnDivisions(t, k.mesh, k.pods.namespace, 3, 1, 2)
+	k.objects, k.bucketNames = created.objectSet, created.names
+	k.more, k.shardNumber = keyField(k.key), created.shardNumber
+	return k.rootShards.createShards(t)
 }

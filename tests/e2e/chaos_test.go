@@ -19,12 +19,16 @@ import (
 // is an object shown to, or written by, operators of two shards. ownership_test.go checks it.
 
 const (
-	// chaosRoundsVariable is the number of rounds; `make soak` takes a hundred.
+	// chaosRoundsVariable is the number of rounds with labels; `make soak` takes a hundred.
 	chaosRoundsVariable = "CTRLMESH_CHAOS_ROUNDS"
+	// keyedChaosRoundsVariable is the number of rounds with a key; `make soak` takes a hundred for each key.
+	keyedChaosRoundsVariable = "CTRLMESH_CHAOS_KEYED_ROUNDS"
 	// chaosSeedVariable is the seed of the first round. Each later round has the next number.
 	chaosSeedVariable = "CTRLMESH_CHAOS_SEED"
 	// Of three seeds in a row there is one round of each kind: see [TestChaosNeverGivesObjectTwoOwners].
 	chaosRounds, chaosSeed = 3, 1
+	// Because a round takes a minute, in which no other test runs, there is one with a key.
+	keyedChaosRounds = 1
 
 	chaosStepCount = 6
 	// At most maxChaosShards shards, with chaosReplicas pods each.
@@ -47,7 +51,8 @@ type chaos struct {
 	random  *rand.Rand
 	pods    *nodePods
 	objects *objectSet
-	// buckets maps values of the label `shard` to the owning shard, which is empty if nobody owns the bucket.
+	// buckets maps values of the label `shard`, or objects of a root with a key, to the owning shard, which is empty if
+	// nobody owns the bucket.
 	buckets      map[string]string
 	ownership    *ownershipLog
 	rulesRemoval *rulesRemoval
@@ -74,13 +79,39 @@ type shardSource interface {
 // that stay, one has manual shards that are all deleted in the end, and one has a root that is resized and finally
 // disabled. No other test runs beside it, because leaders would lose their leases on two busy cores.
 func TestChaosNeverGivesObjectTwoOwners(t *testing.T) {
+	runChaosRounds(t, chaosRoundsVariable, chaosRounds, func(c *chaos, seed int) (source shardSource, isTornDown bool) {
+		if seed%3 == 0 {
+			return &rootShards{chaos: c, bucketNames: rootBuckets, shardNumber: evenShardNumber}, true
+		}
+		return &manualShards{chaos: c}, seed%3 == 2
+	})
+}
+
+// TestChaosNeverGivesObjectOfKeyedRootTwoOwners is the same for a root that divides objects by a hash. Of three seeds in
+// a row there is one for each key; roots with an even seed are finally disabled.
+func TestChaosNeverGivesObjectOfKeyedRootTwoOwners(t *testing.T) {
+	runChaosRounds(t, keyedChaosRoundsVariable, keyedChaosRounds, func(c *chaos, seed int) (source shardSource, isTornDown bool) {
+		return &keyedShards{rootShards: &rootShards{chaos: c}, key: rootKeys[seed%len(rootKeys)]}, seed%2 == 0
+	})
+}
+
+// runChaosRounds runs as many rounds as the variable says. `newSource` makes the shards of a round, and says whether they
+// are removed in the end.
+func runChaosRounds(t *testing.T, roundsVariable string, rounds int, newSource func(c *chaos, seed int) (source shardSource, isTornDown bool)) {
+	t.Helper()
 	m := newMesh(t, "--label-shard-hash=shard")
 	m.leaseSeconds = manager.LeastLeaseSeconds
 	m.setLabelledKinds(t, "")
-	first, rounds := envNumber(t, chaosSeedVariable, chaosSeed), envNumber(t, chaosRoundsVariable, chaosRounds)
+	first := envNumber(t, chaosSeedVariable, chaosSeed)
+	rounds = envNumber(t, roundsVariable, rounds)
 	for seed := first; seed < first+rounds; seed++ {
-		if !t.Run(fmt.Sprintf("seed-%d", seed), func(t *testing.T) { runChaosRound(t, m, seed) }) {
-			t.Fatalf("reproduce this round with %s=%d %s=1 go test -run %s .", chaosSeedVariable, seed, chaosRoundsVariable, t.Name())
+		runRound := func(t *testing.T) {
+			c := newChaos(t, m, seed)
+			source, isTornDown := newSource(c, seed)
+			c.run(t, source, isTornDown)
+		}
+		if !t.Run(fmt.Sprintf("seed-%d", seed), runRound) {
+			t.Fatalf("reproduce this round with %s=%d %s=1 go test -run '^%s$' .", chaosSeedVariable, seed, roundsVariable, t.Name())
 		}
 	}
 }
@@ -95,12 +126,9 @@ func envNumber(t *testing.T, variable string, fallback int) int {
 	return must(strconv.Atoi(text))(t)
 }
 
-func runChaosRound(t *testing.T, m *mesh, seed int) {
-	c := newChaos(t, m, seed)
-	var source shardSource = &manualShards{chaos: c}
-	if seed%3 == 0 {
-		source = &rootShards{chaos: c}
-	}
+// run runs a round.
+func (c *chaos) run(t *testing.T, source shardSource, isTornDown bool) {
+	t.Helper()
 	c.startOperators(t, source)
 	stopLoad := c.objects.startLoad(t, true)
 	for i := range chaosStepCount {
@@ -116,7 +144,7 @@ func runChaosRound(t *testing.T, m *mesh, seed int) {
 	source.assignAllBuckets(t)
 	c.waitEnforced(t, source)
 	c.assertPodsSeeTheirShards(t)
-	if seed%3 == 1 {
+	if !isTornDown {
 		steps := stopLoad()
 		c.assertHandledByOwners(t)
 		t.Logf("%d steps were requested, %d writes and sightings recorded", steps, c.ownership.assertOwners(t))
@@ -143,11 +171,13 @@ func newChaos(t *testing.T, m *mesh, seed int) *chaos {
 	return c
 }
 
-// startOperators creates shards, objects and operators.
+// startOperators creates shards, operators, and objects unless the source has created them.
 func (c *chaos) startOperators(t *testing.T, source shardSource) {
 	t.Helper()
 	pods := source.createShards(t)
-	c.objects = newObjectSet(t, c.controlPlane, "ConfigMap", 2, 2, slices.Sorted(maps.Keys(c.buckets))...)
+	if c.objects == nil {
+		c.objects = newObjectSet(t, c.controlPlane, "ConfigMap", 2, 2, slices.Sorted(maps.Keys(c.buckets))...)
+	}
 	c.objects.interval = chaosInterval
 	c.ownership = watchOwnership(t, c.objects, c.buckets, c.shardOf)
 	c.startReplicas(t, pods)

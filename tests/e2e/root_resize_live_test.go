@@ -85,10 +85,13 @@ func (r *liveRoot) shardNames() []string { return rootShardNames(r.size) }
 func rootShardNames(size int) []string {
 	names := []string{}
 	for i := range size {
-		names = append(names, fmt.Sprintf("%s-%d-normal", rootPrefix, i+1))
+		names = append(names, rootShardName(i))
 	}
 	return names
 }
+
+// rootShardName returns the name of a shard by its number, counted from 0.
+func rootShardName(number int) string { return fmt.Sprintf("%s-%d-normal", rootPrefix, number+1) }
 
 // shardOf returns the owner of a bucket.
 func (r *liveRoot) shardOf(t *testing.T, bucket string) string {
@@ -115,7 +118,7 @@ func (r *liveRoot) startMissingOperators(t *testing.T) {
 		name := fmt.Sprintf("operator-%d", i)
 		if r.operators[name] == nil {
 			// Before its shard exists, the pod would be in no shard.
-			r.waitChainContains(t, r.pods.namespace, fmt.Sprintf(`shard-selector/%s-%d-normal"`, rootPrefix, i+1))
+			r.waitChainContains(t, r.pods.namespace, `shard-selector/`+rootShardName(i)+`"`)
 			r.pods.create(t, name, nil)
 			r.operators[name] = r.startProgram(t, name, sidecarKubeconfig(t, r.pods.waitReady(t, name)))
 		}
