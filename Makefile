@@ -34,7 +34,7 @@ help: ## Shows the targets
 ##@ Try it
 
 .PHONY: demo
-demo: build ## A manager and two replicas of an unmodified controller, sharded, then disturbed step by step; offline, about 50 s once built
+demo: build ## A manager and two replicas of an unmodified controller, sharded, then disturbed step by step; offline, about a minute once built
 	@$(BIN)/ctrlmesh demo
 
 # The example makes cargo resolve features as for tests. Without it `cargo test` would build tokio, and all that depends on it, once more.

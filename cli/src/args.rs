@@ -264,6 +264,10 @@ pub(crate) struct ControllerArgs {
     /// Name of this replica, written into the objects that it handles.
     #[arg(long, value_name = "NAME")]
     pub(crate) name: String,
+
+    /// Handle gadgets instead of widgets.
+    #[arg(long)]
+    pub(crate) gadgets: bool,
 }
 
 /// Longest timeout of an uninstallation: a day.

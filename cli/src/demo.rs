@@ -5,7 +5,7 @@
 //! |---|---|
 //! | `dev` | `ctrlmesh dev`: the processes without the scenario |
 //! | `summary` | the result: checks and counts |
-//! | `steps`, `plugin_steps` | steps 1 to 6, steps 7 to 10 |
+//! | `steps`, `plugin_steps`, `hash_shards` | steps 1 to 6, steps 7 to 10, step 11 |
 //! | `scenario` | what all steps need: waiting, counting, effects of fault rules |
 //! | `screen`, `picture` | the picture, and where it goes |
 //! | `environment` | everything that runs, and its order |
@@ -16,7 +16,7 @@
 //! | `applied_objects` | the user's objects, and how far each has come |
 //! | `sharding_plan`, `controller` | the user's ShardingConfigs, and the controller that is sharded |
 //! | `audit`, `checks`, `cpu_monitor` | what must hold, and whether it did |
-//! | `metrics`, `progress`, `report`, `replica`, `widget` | plain values: counters, steps, reports, replicas, objects |
+//! | `metrics`, `progress`, `report`, `replica`, `widget`, `gadget` | plain values: counters, steps, reports, replicas, objects |
 
 mod applied_objects;
 mod audit;
@@ -26,6 +26,8 @@ pub(crate) mod controller;
 mod cpu_monitor;
 pub(crate) mod dev;
 mod environment;
+mod gadget;
+mod hash_shards;
 mod kubectl;
 mod kubelet;
 mod load;
@@ -153,11 +155,16 @@ async fn run_steps(
             &progress,
             "the manager has labelled the widgets with the hash buckets of their namespaces",
         );
-        env.start_sidecars(binaries.proxy, keepers.clone()).await?;
+        env.start_sidecars(binaries.proxy.clone(), keepers.clone()).await?;
         env.start_controllers(keepers)?;
         let casualty = env.wait_for_exit();
+        let gadget_sidecars = sidecar::Setup {
+            await_entry: Some(hash_shards::AWAITED),
+            ..env.sidecar_setup(binaries.proxy, keepers.clone())
+        };
         let mut scenario = Scenario {
             env,
+            gadget_sidecars,
             checks,
             monitor: monitor.clone(),
             progress: progress.clone(),

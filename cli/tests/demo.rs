@@ -36,6 +36,13 @@ const COUNTED: &[&str] = &[
     "sidecars that run the manager's chain",
     "objects refused with the field that is wrong",
     "widgets changed and handled meanwhile",
+    "gadgets that one shard handled alone",
+    "gadgets of the first that the third got",
+    "gadgets of the second that the third got",
+    "gadgets that moved between the first two",
+    "gadgets with two owners at a time",
+    "gadgets with a label",
+    "writes of gadgets by others than controllers",
 ];
 
 /// `temporary` is a folder of its own, so that leftovers are visible.
@@ -66,7 +73,7 @@ fn demo_checks_all_hold() -> Result<()> {
     assert_eq!(report["holds"], true);
     let checks = report["claims"].as_array().context("no checks")?;
     assert!(checks.iter().all(|check| check["holds"] == true), "{stdout}");
-    for step in 2..=10 {
+    for step in 2..=11 {
         assert!(
             checks.iter().any(|check| check["step"] == step),
             "step {step} checks nothing: {stdout}"

@@ -11,6 +11,7 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::core::ApiResource;
 use kube::{Client, Config};
 
+use super::gadget::{self, GADGET_NAMESPACE};
 use super::sharding_plan::{Image, POD_NAMESPACE};
 use super::widget::{NAMESPACES, WidgetKey, kinds_to_label, namespace_object, widget_object, widget_resource};
 use crate::error::Error;
@@ -36,7 +37,9 @@ impl Cluster {
         let builder = ApiServer::builder()
             .namespace(MANAGER_NAMESPACE)
             .namespace(POD_NAMESPACE)
+            .namespace(GADGET_NAMESPACE)
             .resource(widget_resource())
+            .resource(gadget::gadget_resource())
             .token(TOKEN)
             .event_log(EVENT_LOG)
             .request_log(0);
@@ -63,9 +66,10 @@ impl Cluster {
         })
     }
 
-    pub(crate) fn chain_document(&self) -> Option<String> {
+    /// The chain of a namespace.
+    pub(crate) fn chain_document(&self, namespace: &str) -> Option<String> {
         self.server.store().read(|state| {
-            let map = state.get("configmaps", POD_NAMESPACE, CHAIN_CONFIG_MAP)?;
+            let map = state.get("configmaps", namespace, CHAIN_CONFIG_MAP)?;
             let document = map.get("data")?.get(files::CHAIN)?;
             document.as_str().map(str::to_owned)
         })

@@ -1,5 +1,5 @@
-//! The controller of the demo, as anyone would write it with kube-rs: it watches all widgets and records in the status of each that it
-//! handled it. It knows a kubeconfig and its own name, but no shards, sidecars or other replicas.
+//! The controller of the demo, as anyone would write it with kube-rs: it watches all widgets, or all gadgets, and records in the status
+//! of each that it handled it. It knows a kubeconfig and its own name, but no shards, sidecars or other replicas.
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -9,13 +9,15 @@ use futures_util::StreamExt as _;
 use http::header::{HeaderValue, USER_AGENT};
 use kube::api::{Patch, PatchParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::core::ApiResource;
 use kube::runtime::controller::{self, Action};
 use kube::runtime::{Controller, watcher};
 use kube::{Api, Client, Config, ResourceExt as _};
 use serde_json::json;
 
+use super::gadget;
 use super::report::{Report, now_micros};
-use super::widget::{Widget, api_resource};
+use super::widget::{self, Widget};
 use crate::args::ControllerArgs;
 use crate::error::Error;
 use crate::print;
@@ -33,15 +35,19 @@ const RETRY: Duration = Duration::from_millis(500);
 
 struct Context {
     client: Client,
+    resource: ApiResource,
     name: String,
 }
 
 /// Runs until standard input ends: the parent process keeps it open.
 pub(crate) async fn run(args: ControllerArgs) -> Result<ExitCode, Error> {
     let client = connect_client(&args).await?;
-    let resource = api_resource();
+    let resource = match args.gadgets {
+        true => gadget::api_resource(),
+        false => widget::api_resource(),
+    };
     let widgets = Api::<Widget>::all_with(client.clone(), &resource);
-    Controller::new_with(widgets, watcher::Config::default(), resource)
+    Controller::new_with(widgets, watcher::Config::default(), resource.clone())
         .with_config(controller::Config::default().concurrency(CONCURRENCY))
         .graceful_shutdown_on(standard_input_ended())
         .run(
@@ -49,6 +55,7 @@ pub(crate) async fn run(args: ControllerArgs) -> Result<ExitCode, Error> {
             |_, _, _| Action::requeue(RETRY),
             Arc::new(Context {
                 client,
+                resource,
                 name: args.name,
             }),
         )
@@ -92,7 +99,7 @@ async fn reconcile(widget: Arc<Widget>, context: Arc<Context>) -> Result<Action,
     if !is_done {
         tokio::time::sleep(WORK).await;
         let status = json!({ "status": { "handledBy": context.name, "observedGeneration": generation } });
-        let widgets = Api::<Widget>::namespaced_with(context.client.clone(), &namespace, &api_resource());
+        let widgets = Api::<Widget>::namespaced_with(context.client.clone(), &namespace, &context.resource);
         let params = PatchParams {
             field_manager: Some(context.name.clone()),
             ..PatchParams::default()

@@ -15,7 +15,7 @@ use tokio_util::task::TaskTracker;
 
 use super::cluster::Cluster;
 use super::kubectl::{self, Kubectl};
-use super::kubelet::{self, Pod};
+use super::kubelet::{self, Pod, PodIdentity};
 use super::load;
 use super::manager::{self, Manager};
 use super::observations::SharedObservations;
@@ -23,6 +23,7 @@ use super::observer;
 use super::process::Process;
 use super::replica::Replica;
 use super::report::Report;
+use super::sharding_plan::POD_NAMESPACE;
 use super::sidecar::{self, Sidecar, read_observations};
 use super::widget::PLURAL;
 use crate::admin::Admin;
@@ -105,17 +106,18 @@ impl DemoEnv {
     /// Starts a pod with a sidecar for each replica. Returns once both listen.
     pub(crate) async fn start_sidecars(&mut self, proxy: PathBuf, keepers: TaskTracker) -> Result<(), Error> {
         for replica in Replica::BOTH {
-            let pod = Pod::create(replica, &self.directory)?;
+            let pod = Pod::create(PodIdentity::of_replica(replica), &self.directory)?;
             self.cluster.server.store().put(pod.pod_object())?;
             self.pods.push(pod);
         }
         self.run_sidecars(proxy, keepers).await?;
-        for (pod, sidecar) in self.pods.iter().zip(&self.sidecars) {
-            let following = poll_sidecar(sidecar.admin.clone(), pod.replica, self.observations.clone());
+        for (replica, sidecar) in Replica::BOTH.into_iter().zip(&self.sidecars) {
+            let following = poll_sidecar(sidecar.admin.clone(), replica, self.observations.clone());
             self.tasks.spawn(following);
         }
         let kubelet = kubelet::run(
             self.cluster.client.clone(),
+            POD_NAMESPACE,
             self.pods.clone(),
             self.observations.clone(),
         );
@@ -132,33 +134,28 @@ impl DemoEnv {
     }
 
     async fn run_sidecars(&mut self, proxy: PathBuf, keepers: TaskTracker) -> Result<(), Error> {
-        let setup = sidecar::Setup {
-            proxy,
-            directory: self.directory.clone(),
-            kubeconfig: self.kubeconfig.clone(),
-            public_key: self.public_key.clone(),
-            keepers,
-        };
+        let setup = self.sidecar_setup(proxy, keepers);
         let starts = self.pods.iter().map(|pod| Sidecar::start(pod, &setup));
         self.sidecars = futures_util::future::try_join_all(starts).await?;
         Ok(())
     }
 
+    /// How sidecars with this program are started.
+    pub(crate) fn sidecar_setup(&self, proxy: PathBuf, keepers: TaskTracker) -> sidecar::Setup {
+        sidecar::Setup {
+            proxy,
+            directory: self.directory.clone(),
+            kubeconfig: self.kubeconfig.clone(),
+            public_key: self.public_key.clone(),
+            await_entry: None,
+            keepers,
+        }
+    }
+
     /// Starts a controller behind each sidecar.
     pub(crate) fn start_controllers(&mut self, keepers: &TaskTracker) -> Result<(), Error> {
-        let program = std::env::current_exe().map_err(Error::file("find", Path::new("this executable")))?;
-        for (replica, sidecar) in Replica::BOTH.into_iter().zip(&self.sidecars) {
-            let name = format!("{}.kubeconfig", replica.name());
-            let kubeconfig = write_file(&self.directory, &name, &plain_kubeconfig(sidecar.api))?;
-            let mut command = Command::new(&program);
-            command
-                .arg("demo-controller")
-                .arg("--kubeconfig")
-                .arg(kubeconfig)
-                .args(["--name", replica.name()])
-                .env_clear();
-            let name = format!("controller-{}", replica.number());
-            let (process, stdout) = Process::start(&name, command, &self.directory, keepers)?;
+        for ((replica, sidecar), pod) in Replica::BOTH.into_iter().zip(&self.sidecars).zip(&self.pods) {
+            let (process, stdout) = start_controller(pod, sidecar, &[], &self.directory, keepers)?;
             self.tasks
                 .spawn(read_controller_reports(stdout, replica, self.observations.clone()));
             self.controllers.push(process);
@@ -196,6 +193,11 @@ impl DemoEnv {
         self.bursts += 1;
         let burst = load::run_burst(self.client(), self.observations.clone(), self.bursts);
         self.tasks.spawn(burst);
+    }
+
+    /// Where the files of the demo are.
+    pub(crate) fn directory(&self) -> &Path {
+        &self.directory
     }
 
     /// The kubeconfig of the API server, past the sidecars.
@@ -256,6 +258,29 @@ impl DemoEnv {
             .map(|sidecar| &sidecar.process)
             .chain(&self.controllers)
     }
+}
+
+/// Starts the controller of a pod behind its sidecar. Its reports come from standard output.
+pub(crate) fn start_controller(
+    pod: &Pod,
+    sidecar: &Sidecar,
+    flags: &[&str],
+    directory: &Path,
+    keepers: &TaskTracker,
+) -> Result<(Process, ChildStdout), Error> {
+    let program = std::env::current_exe().map_err(Error::file("find", Path::new("this executable")))?;
+    let PodIdentity { name, suffix, .. } = &pod.identity;
+    let kubeconfig = write_file(directory, &format!("{name}.kubeconfig"), &plain_kubeconfig(sidecar.api))?;
+    let mut command = Command::new(&program);
+    command
+        .arg("demo-controller")
+        .arg("--kubeconfig")
+        .arg(kubeconfig)
+        .arg("--name")
+        .arg(name)
+        .args(flags)
+        .env_clear();
+    Process::start(&format!("controller-{suffix}"), command, directory, keepers)
 }
 
 fn write_file(directory: &Path, name: &str, content: &str) -> Result<PathBuf, Error> {

@@ -30,8 +30,9 @@ impl Kubectl {
     pub(crate) async fn apply(&self, document: &Value) -> Result<Applied, Error> {
         let name = ObjectName::of_document(document);
         let params = PatchParams::apply("kubectl").force();
+        let namespace = document.pointer("/metadata/namespace").and_then(Value::as_str);
         let applied = self
-            .api_for(&name.kind)
+            .api_for(&name.kind, namespace.unwrap_or(POD_NAMESPACE))
             .patch(&name.name, &params, &Patch::Apply(document))
             .await;
         let applied = applied.map_err(Error::client(format!("apply {name}")))?;
@@ -41,20 +42,20 @@ impl Kubectl {
 
     pub(crate) async fn delete(&self, name: &ObjectName) -> Result<(), Error> {
         let deleted = self
-            .api_for(&name.kind)
+            .api_for(&name.kind, POD_NAMESPACE)
             .delete(&name.name, &DeleteParams::default())
             .await;
         deleted.map(drop).map_err(Error::client(format!("delete {name}")))
     }
 
-    fn api_for(&self, kind: &str) -> Api<DynamicObject> {
+    fn api_for(&self, kind: &str, namespace: &str) -> Api<DynamicObject> {
         let [shards, breakers, faults] = applied_kinds();
         let resource = match kind {
             "ShardingConfig" => shards,
             "CircuitBreaker" => breakers,
             _ => faults,
         };
-        Api::namespaced_with(self.client.clone(), POD_NAMESPACE, &resource)
+        Api::namespaced_with(self.client.clone(), namespace, &resource)
     }
 }
 

@@ -28,10 +28,39 @@ use volume::{Files, Volume, downward_labels};
 /// Addresses to try. One of 127.0.0.0/8 is seldom taken, but another demo picks its own in the same way.
 const TRIES: usize = 16;
 
+/// Which pod it is, for the API server and for its own sidecar.
+#[derive(Debug, Clone)]
+pub(crate) struct PodIdentity {
+    pub(crate) namespace: &'static str,
+    pub(crate) name: String,
+    /// Distinguishes its files and processes from those of other pods.
+    pub(crate) suffix: String,
+    pub(crate) labels: BTreeMap<&'static str, String>,
+}
+
+impl PodIdentity {
+    /// The pod of a replica of the widget controller.
+    pub(crate) fn of_replica(replica: Replica) -> Self {
+        let (app, controller) = APP;
+        let number = replica.number().to_string();
+        Self {
+            namespace: POD_NAMESPACE,
+            name: replica.name().to_owned(),
+            labels: [
+                (app, controller.to_owned()),
+                (labels::WATCHING, "true".to_owned()),
+                (SHARD_LABEL, number.clone()),
+            ]
+            .into(),
+            suffix: number,
+        }
+    }
+}
+
 /// A pod with its volumes. Only one clone may write them.
 #[derive(Debug, Clone)]
 pub(crate) struct Pod {
-    pub(crate) replica: Replica,
+    pub(crate) identity: PodIdentity,
     /// A loopback address of its own: the manager connects to every sidecar at the same port.
     pub(crate) ip: Ipv4Addr,
     chain: Volume,
@@ -39,17 +68,22 @@ pub(crate) struct Pod {
 }
 
 impl Pod {
-    /// Creates the pod of a replica in `directory`. No process runs in it yet.
-    pub(crate) fn create(replica: Replica, directory: &Path) -> Result<Self, Error> {
-        let volume = |name: &str| Volume::create(directory.join(format!("{name}-{}", replica.number())));
+    /// Creates a pod in `directory`. No process runs in it yet.
+    pub(crate) fn create(identity: PodIdentity, directory: &Path) -> Result<Self, Error> {
+        let volume = |name: &str| Volume::create(directory.join(format!("{name}-{}", identity.suffix)));
         let mut podinfo = volume("podinfo")?;
-        let number = replica.number().to_string();
-        let labels = downward_labels(&[APP, (labels::WATCHING, "true"), (SHARD_LABEL, &number)]);
+        let pairs: Vec<_> = identity
+            .labels
+            .iter()
+            .map(|(key, value)| (*key, value.as_str()))
+            .collect();
+        let labels = downward_labels(&pairs);
         podinfo.sync_files(&[(files::LABELS.to_owned(), labels)].into())?;
+        let chain = volume("chain")?;
         Ok(Self {
-            replica,
+            identity,
             ip: free_address()?,
-            chain: volume("chain")?,
+            chain,
             podinfo,
         })
     }
@@ -65,18 +99,13 @@ impl Pod {
     /// The pod as the API server stores it, with the status that kubelet writes.
     pub(crate) fn pod_object(&self) -> Value {
         let ip = self.ip.to_string();
-        let (app, name) = APP;
         json!({
             "apiVersion": "v1",
             "kind": "Pod",
             "metadata": {
-                "namespace": POD_NAMESPACE,
-                "name": self.replica.name(),
-                "labels": {
-                    app: name,
-                    SHARD_LABEL: self.replica.number().to_string(),
-                    labels::WATCHING: "true",
-                },
+                "namespace": self.identity.namespace,
+                "name": self.identity.name,
+                "labels": self.identity.labels,
                 "annotations": { annotations::INJECTED: "kubeconfig" },
             },
             "spec": { "nodeName": "demo", "containers": [{ "name": "controller", "image": "widget-controller" }] },
@@ -102,9 +131,9 @@ fn free_address() -> Result<Ipv4Addr, Error> {
     Err(Error::NoAddress { source })
 }
 
-/// Projects the manager's ConfigMaps into the volumes of the pods until dropped.
-pub(crate) async fn run(client: Client, mut pods: Vec<Pod>, observations: SharedObservations) {
-    let maps = Api::<ConfigMap>::namespaced(client, POD_NAMESPACE);
+/// Projects the manager's ConfigMaps of a namespace into the volumes of its pods until dropped.
+pub(crate) async fn run(client: Client, namespace: &str, mut pods: Vec<Pod>, observations: SharedObservations) {
+    let maps = Api::<ConfigMap>::namespaced(client, namespace);
     let events = watcher(maps, watcher::Config::default()).default_backoff();
     let mut events = pin!(events);
     let mut sources = VolumeSources::default();
@@ -118,7 +147,7 @@ pub(crate) async fn run(client: Client, mut pods: Vec<Pod>, observations: Shared
         for pod in &mut pods {
             if let Err(error) = pod.chain.sync_files(&files) {
                 observations.with_observations(|observations| {
-                    observations.blind = Some(format!("the volume of {}: {error}", pod.replica.name()))
+                    observations.blind = Some(format!("the volume of {}: {error}", pod.identity.name))
                 });
                 return;
             }
@@ -200,7 +229,8 @@ mod tests {
     #[test]
     fn pod_has_its_own_address_and_selector_labels() {
         let root = tempfile::tempdir().unwrap();
-        let [zero, one] = Replica::BOTH.map(|replica| Pod::create(replica, root.path()).unwrap());
+        let [zero, one] =
+            Replica::BOTH.map(|replica| Pod::create(PodIdentity::of_replica(replica), root.path()).unwrap());
         assert_ne!(zero.ip, one.ip);
         let labels = std::fs::read_to_string(one.podinfo_directory().join(files::LABELS)).unwrap();
         let object = one.pod_object();

@@ -48,9 +48,11 @@ pub(crate) fn render_picture(
     };
     let mut head = wrapped(vec![render_headline(observations, seconds, paint)]);
     let mut widgets = wrapped(widget_lines(observations, paint));
-    let mut replicas = wrapped(replica_lines(observations, paint, room.width));
+    let mut replicas = replica_lines(observations, paint, room.width);
+    let command = wrapped(replicas.pop().into_iter().collect());
+    let mut replicas = wrapped(replicas);
     let mut detailed = detailed_steps(steps, paint, room.width);
-    let rest = head.len() + widgets.len() + replicas.len();
+    let rest = head.len() + widgets.len() + replicas.len() + command.len();
     if rest + detailed.len() + 2 <= room.height {
         detailed.push(String::new());
         widgets.push(String::new());
@@ -59,11 +61,11 @@ pub(crate) fn render_picture(
     }
     head.append(&mut detailed);
     head.append(&mut widgets);
-    if head.len() + replicas.len() > room.height {
-        // The last command can be left out.
-        replicas.pop();
-    }
     head.append(&mut replicas);
+    // The last command can be left out.
+    if head.len() + command.len() <= room.height {
+        head.extend(command);
+    }
     head.join("\n")
 }
 

@@ -7,7 +7,7 @@ use serde::Serialize;
 use tokio::time::Instant;
 
 /// Titles of the steps, numbered from 1.
-pub(crate) const TITLES: [&str; 10] = [
+pub(crate) const TITLES: [&str; 11] = [
     "no rules",
     "shard by namespace",
     "move two namespaces",
@@ -18,6 +18,7 @@ pub(crate) const TITLES: [&str; 10] = [
     "break the circuit",
     "inject faults",
     "spoil chain and object",
+    "shard by a hash of UIDs",
 ];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]

@@ -19,6 +19,7 @@ use super::replica::Replica;
 use super::report;
 use super::screen::Screen;
 use super::sharding_plan::{Image, Shard};
+use super::sidecar;
 use super::widget::NAMESPACES;
 use crate::error::Error;
 
@@ -31,6 +32,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(15);
 /// A run of the demo.
 pub(crate) struct Scenario<'a> {
     pub(crate) env: DemoEnv,
+    /// How the sidecars of step 11 are started.
+    pub(crate) gadget_sidecars: sidecar::Setup,
     pub(crate) checks: &'a mut Checks,
     pub(crate) monitor: CpuMonitor,
     pub(crate) progress: Progress,

@@ -1,12 +1,16 @@
 //! A real `ctrlmesh-proxy` process for one replica, and the observations from its admin port.
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use ctrlmesh_contract::names::{files, ports};
 use http::Request;
+use kube::api::ListParams;
 use kube::client::Body;
+use kube::core::ApiResource;
+use kube::{Api, ResourceExt};
 use serde::Deserialize;
 use tokio::io::{AsyncBufReadExt as _, BufReader, Lines};
 use tokio::process::{ChildStdout, Command};
@@ -16,8 +20,7 @@ use super::kubelet::Pod;
 use super::metrics::{self, OwnCounts};
 use super::observations::SidecarObservations;
 use super::process::Process;
-use super::sharding_plan::POD_NAMESPACE;
-use super::widget::api_resource;
+use super::widget::{Widget, api_resource};
 use crate::admin::{self, Admin};
 use crate::error::Error;
 
@@ -36,6 +39,8 @@ pub(crate) struct Setup {
     pub(crate) kubeconfig: PathBuf,
     /// Public key of the manager.
     pub(crate) public_key: String,
+    /// Name, or prefix up to a slash, of the entry without which it serves no traffic.
+    pub(crate) await_entry: Option<&'static str>,
     /// Tracks the tasks that wait for the end of the processes.
     pub(crate) keepers: TaskTracker,
 }
@@ -62,7 +67,7 @@ struct Addresses {
 impl Sidecar {
     /// Returns once the sidecar of the pod listens.
     pub(crate) async fn start(pod: &Pod, setup: &Setup) -> Result<Self, Error> {
-        let name = format!("sidecar-{}", pod.replica.number());
+        let name = format!("sidecar-{}", pod.identity.suffix);
         let command = sidecar_command(pod, setup);
         let (process, stdout) = Process::start(&name, command, &setup.directory, &setup.keepers)?;
         let mut lines = BufReader::new(stdout).lines();
@@ -101,10 +106,23 @@ impl Sidecar {
             .and_then(|shard| shard.to_str().ok())
             .map(str::to_owned))
     }
+
+    /// Names of the objects of a kind that a client of this sidecar gets.
+    pub(crate) async fn list_names(&self, resource: &ApiResource) -> Result<BTreeSet<String>, Error> {
+        let doing = || "a list through a sidecar".to_owned();
+        let objects = Api::<Widget>::all_with(admin::sidecar_client(self.api)?, resource);
+        let list = admin::with_deadline(doing(), objects.list(&ListParams::default()))
+            .await?
+            .map_err(Error::client(doing()))?;
+        Ok(list.items.iter().map(ResourceExt::name_any).collect())
+    }
 }
 
 fn sidecar_command(pod: &Pod, setup: &Setup) -> Command {
     let mut command = Command::new(&setup.proxy);
+    if let Some(entry) = setup.await_entry {
+        command.arg(format!("--await-entry={entry}"));
+    }
     command
         .arg(format!("--api-address={}:{}", pod.ip, ports::API))
         .arg(format!("--admin-address={}:{}", pod.ip, ports::ADMIN))
@@ -122,8 +140,8 @@ fn sidecar_command(pod: &Pod, setup: &Setup) -> Command {
         // Settings of the user's shell must not change the demo.
         .env_clear()
         .env("TMPDIR", &setup.directory)
-        .env("POD_NAME", pod.replica.name())
-        .env("POD_NAMESPACE", POD_NAMESPACE);
+        .env("POD_NAME", &pod.identity.name)
+        .env("POD_NAMESPACE", pod.identity.namespace);
     command
 }
 

@@ -34,7 +34,8 @@ impl Scenario<'_> {
         let rules = self.replace_code(rules).await?;
         self.crash_plugin(rules).await?;
         self.restore_plugin(rules).await?;
-        self.run_plugin_steps(&rules).await
+        self.run_plugin_steps(&rules).await?;
+        self.shard_by_hash().await
     }
 
     /// Step 1: without sharding, both replicas handle all widgets.

@@ -7,8 +7,8 @@ use kube::core::{ApiResource, Object};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-const GROUP: &str = "demo.ctrlmesh.kusionstack.io";
-const VERSION: &str = "v1";
+pub(crate) const GROUP: &str = "demo.ctrlmesh.kusionstack.io";
+pub(crate) const VERSION: &str = "v1";
 pub(crate) const PLURAL: &str = "widgets";
 const KIND: &str = "Widget";
 

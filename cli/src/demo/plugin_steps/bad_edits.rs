@@ -33,7 +33,7 @@ impl Scenario<'_> {
         self.begin_step(STEP, "somebody empties the chain in the ConfigMap");
         self.start_audit_period(allowed_owners(later_shard));
         let start = self.take_snapshot().await?;
-        let good = self.env.cluster.chain_document();
+        let good = self.env.cluster.chain_document(POD_NAMESPACE);
         self.edit_chain().await?;
         self.env.start_burst();
         let (repaired, running) = self.wait_for_repair(good.as_deref()).await?;
@@ -90,7 +90,7 @@ impl Scenario<'_> {
     /// Waits until the manager has restored the chain and both sidecars run it. Returns whether it is restored, and how many run it.
     async fn wait_for_repair(&self, good: Option<&str>) -> Result<(u64, u64), Error> {
         self.wait_until("the manager writes the chain again", |scenario, _| {
-            let now = scenario.env.cluster.chain_document();
+            let now = scenario.env.cluster.chain_document(POD_NAMESPACE);
             (now.as_deref() == good)
                 .then_some(())
                 .ok_or_else(|| format!("it is {now:?}"))
@@ -110,7 +110,7 @@ impl Scenario<'_> {
         let is_repaired = self
             .env
             .cluster
-            .chain_document()
+            .chain_document(POD_NAMESPACE)
             .is_some_and(|now| now != EMPTIED_CHAIN);
         Ok((u64::from(is_repaired), running))
     }
