@@ -374,6 +374,17 @@ impl FixedServer {
         headers: &[(&'static str, &'static str)],
         body: impl AsRef<[u8]>,
     ) -> anyhow::Result<Self> {
+        let entry = keeping_entry(json!({ "namespaces": ["a"] }));
+        Self::start_with_entry(entry, status, headers, body).await
+    }
+
+    /// The sidecar runs this entry.
+    pub(crate) async fn start_with_entry(
+        entry: EntrySpec,
+        status: u16,
+        headers: &[(&'static str, &'static str)],
+        body: impl AsRef<[u8]>,
+    ) -> anyhow::Result<Self> {
         let mut response = Response::builder().status(status);
         for (name, value) in headers {
             response = response.header(*name, *value);
@@ -399,16 +410,19 @@ impl FixedServer {
                 });
             }
         });
-        let env = start_env_behind(&server).await?;
+        let env = start_entry_behind(&server, entry).await?;
         Ok(Self { env, _serving: serving })
     }
 }
 
 /// A sidecar that sends its requests to this URL and keeps the objects of namespace `a`.
 pub(crate) async fn start_env_behind(server: &str) -> anyhow::Result<TestEnv> {
+    start_entry_behind(server, keeping_entry(json!({ "namespaces": ["a"] }))).await
+}
+
+async fn start_entry_behind(server: &str, entry: EntrySpec) -> anyhow::Result<TestEnv> {
     let api = ApiServer::builder().start().await?;
-    let entries = vec![keeping_entry(json!({ "namespaces": ["a"] }))];
-    TestEnv::start_behind(api, entries, &kubeconfig_for(server)).await
+    TestEnv::start_behind(api, vec![entry], &kubeconfig_for(server)).await
 }
 
 pub(crate) fn list_of(item: &Value) -> String {

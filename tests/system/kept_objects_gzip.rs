@@ -14,9 +14,9 @@ use tokio::task::JoinSet;
 use crate::kept_objects::{ALL, FixedServer, list_of, start_env, start_env_behind};
 
 /// Fields of a response with JSON in gzip.
-const GZIP: [(&str, &str); 2] = [("content-type", "application/json"), ("content-encoding", "gzip")];
+pub(crate) const GZIP: [(&str, &str); 2] = [("content-type", "application/json"), ("content-encoding", "gzip")];
 
-fn gzip(body: &str) -> Vec<u8> {
+pub(crate) fn gzip(body: &str) -> Vec<u8> {
     let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
     encoder.write_all(body.as_bytes()).unwrap();
     encoder.finish().unwrap()

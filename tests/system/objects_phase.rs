@@ -1,11 +1,13 @@
 //! Lists and watches about whose objects a plugin is asked (`ask-about-objects`, `on-objects`).
 
+use anyhow::Context as _;
 use ctrlmesh_tests::client::Stream;
 use ctrlmesh_tests::{Client, EntrySpec, TestEnv, config_map, guest_entry};
 use http::Method;
 use serde_json::{Value, json};
 
-use crate::kept_objects::{ALL, items};
+use crate::kept_objects::{ALL, FixedServer, contents, items};
+use crate::kept_objects_gzip::{GZIP, gzip};
 
 const OF_A: &str = "/api/v1/namespaces/a/configmaps";
 const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
@@ -89,6 +91,71 @@ async fn protobuf_list_has_the_objects_that_the_plugin_keeps() -> anyhow::Result
     let (all, kept) = (items(&direct.body), items(&list.body));
     assert_eq!((all.len(), kept.len()), (5, 2));
     assert_eq!(kept, [all[0], all[4]]);
+    Ok(())
+}
+
+#[tokio::test]
+async fn table_has_the_rows_of_objects_that_the_plugin_keeps() -> anyhow::Result<()> {
+    let env = start_env(vec![asking_entry(json!({ "labels": { "shard": "a" } }))]).await?;
+    let client = env
+        .client()
+        .with_header("accept", "application/json;as=Table;v=v1;g=meta.k8s.io");
+    for query in ["", "?includeObject=None", "?includeObject=Object"] {
+        let table = client.get(&format!("{ALL}{query}")).await?.json();
+        let rows = table["rows"].as_array().unwrap();
+        let cells: Vec<&Value> = rows.iter().map(|row| &row["cells"][0]).collect();
+        assert_eq!(cells, ["a0", "a1", "a2"], "{query}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn list_in_gzip_has_the_objects_that_the_plugin_keeps() -> anyhow::Result<()> {
+    let (mine, foreign) = (config_map("a", "mine", "a"), config_map("a", "foreign", "b"));
+    let list = json!({ "kind": "ConfigMapList", "apiVersion": "v1", "metadata": {}, "items": [foreign, mine] });
+    let entry = asking_entry(json!({ "labels": { "shard": "a" } }));
+    let server = FixedServer::start_with_entry(entry, 200, &GZIP, gzip(&list.to_string())).await?;
+    let client = server.env.client().with_header("accept-encoding", "gzip");
+    let answer = client.get(ALL).await?;
+    assert_eq!((answer.status, answer.names()), (200, vec!["mine".to_owned()]));
+    assert_eq!(answer.json()["items"][0], mine);
+    assert!(server.env.sidecar.metric_value(OBJECT_CALLS).await? >= 1.0);
+    Ok(())
+}
+
+/// Type and name of the next event of a watch in protobuf.
+async fn next_protobuf_event(watch: &mut Stream) -> anyhow::Result<(String, String)> {
+    let mut bytes: Vec<u8> = Vec::new();
+    let is_whole = |bytes: &[u8]| {
+        let length = bytes.first_chunk().map(|length| u32::from_be_bytes(*length) as usize);
+        length.is_some_and(|length| bytes.len() >= 4 + length)
+    };
+    while !is_whole(bytes.as_slice()) {
+        bytes.extend(watch.next().await?.context("the watch ended")?);
+    }
+    let event = &bytes[4..];
+    let raw = contents(contents(event, 2)[0], 1)[0];
+    let object = contents(raw.strip_prefix(b"k8s\0").context("no envelope")?, 2)[0];
+    let metadata = contents(object, 1)[0];
+    let text = |field: &[u8]| String::from_utf8_lossy(field).into_owned();
+    Ok((text(contents(event, 1)[0]), text(contents(metadata, 1)[0])))
+}
+
+#[tokio::test]
+async fn protobuf_watch_has_events_of_objects_that_the_plugin_keeps() -> anyhow::Result<()> {
+    let env = start_env(vec![asking_entry(json!({ "labels": { "shard": "c" } }))]).await?;
+    let store = env.api.store();
+    let client = env.client().with_header("accept", PROTOBUF);
+    let mut watch = client.open_stream(&format!("{ALL}?watch=1")).await?;
+    assert_eq!(watch.head.status, 200, "{}", env.sidecar.log());
+    let content_type = watch.head.headers["content-type"].to_str()?;
+    assert!(content_type.starts_with(PROTOBUF), "{content_type}");
+    store.put(config_map("a", "a0", "c"))?;
+    assert_eq!(next_protobuf_event(&mut watch).await?, event("ADDED", "a0"));
+    store.put(config_map("a", "a0", "b"))?;
+    assert_eq!(next_protobuf_event(&mut watch).await?, event("DELETED", "a0"));
+    store.put(config_map("a", "a1", "c"))?;
+    assert_eq!(next_protobuf_event(&mut watch).await?, event("ADDED", "a1"));
     Ok(())
 }
 

@@ -428,7 +428,7 @@ async fn client_that_takes_no_bookmarks_gets_none() {
     assert_eq!(watch.send("b").await, None);
 }
 
-/// A value of strings and maps in CBOR, with byte strings as API servers write them.
+/// A value of strings, arrays and maps in CBOR, with byte strings as API servers write them.
 fn cbor(value: &Value) -> Vec<u8> {
     let head = |major: u8, length: usize| match u8::try_from(length).unwrap() {
         length @ 0..24 => vec![major << 5 | length],
@@ -436,6 +436,10 @@ fn cbor(value: &Value) -> Vec<u8> {
     };
     match value {
         Value::String(text) => [head(2, text.len()), text.as_bytes().to_vec()].concat(),
+        Value::Array(items) => {
+            let elements: Vec<_> = items.iter().map(cbor).collect();
+            [head(4, items.len()), elements.concat()].concat()
+        }
         Value::Object(map) => {
             let entries = map.iter().map(|(key, value)| (Value::from(key.as_str()), value));
             let entries = entries.flat_map(|(key, value)| [cbor(&key), cbor(value)]);
@@ -444,6 +448,8 @@ fn cbor(value: &Value) -> Vec<u8> {
         other => panic!("{other}"),
     }
 }
+
+const ENCODINGS: [WatchEncoding; 3] = [WatchEncoding::Json, WatchEncoding::Protobuf, WatchEncoding::Cbor];
 
 fn encoded_event(encoding: WatchEncoding, event_type: &str, shard: &str) -> Vec<u8> {
     match encoding {
@@ -463,7 +469,7 @@ fn encoded_event(encoding: WatchEncoding, event_type: &str, shard: &str) -> Vec<
 
 #[tokio::test]
 async fn object_that_enters_is_added_in_every_encoding() {
-    for encoding in [WatchEncoding::Json, WatchEncoding::Protobuf, WatchEncoding::Cbor] {
+    for encoding in ENCODINGS {
         let events = [
             ("ADDED", "b"),
             ("MODIFIED", "a"),

@@ -140,6 +140,97 @@ async fn watch_remembers_what_plugins_have_kept() {
     assert_eq!(types_and_names(&events), [("ADDED", "x"), ("DELETED", "x")]);
 }
 
+/// A list of three objects, of which plugins keep `first` and `third`.
+fn encoded_list(encoding: WatchEncoding) -> Vec<u8> {
+    let objects = [("first", "a"), ("second", "b"), ("third", "a")];
+    let items = objects.map(|(name, shard)| object("a", name, shard));
+    let list = list_of(&items);
+    match encoding {
+        WatchEncoding::Json => list.into_bytes(),
+        WatchEncoding::Cbor => cbor(&serde_json::from_str(&list).unwrap()),
+        WatchEncoding::Protobuf => {
+            let items = objects.map(|(name, shard)| {
+                let label = Message::new().string(1, "shard").string(2, shard);
+                let metadata = Message::new().string(1, name).string(3, "a").message(11, &label);
+                Message::new().message(1, &metadata)
+            });
+            let list = Message::new().message(1, &Message::new());
+            let list = items.iter().fold(list, |list, item| list.message(2, item));
+            envelope("v1", "ConfigMapList", &list)
+        }
+    }
+}
+
+fn has_text(bytes: &[u8], text: &str) -> bool {
+    bytes.windows(text.len()).any(|part| part == text.as_bytes())
+}
+
+#[tokio::test]
+async fn plugins_decide_on_lists_in_every_encoding() {
+    for encoding in ENCODINGS {
+        let list = encoded_list(encoding);
+        for size in [1, list.len()] {
+            let (kept, hidden, calls) = asking(vec![]);
+            let frames = list.chunks(size).map(data).collect();
+            let body = KeptObjectsBody::list(upstream(frames), encoding, kept);
+            let bytes = body.collect().await.unwrap().to_bytes();
+            let shown = ["first", "second", "third"].map(|name| has_text(&bytes, name));
+            assert_eq!(shown, [true, false, true], "{encoding:?}, chunks of {size}");
+            assert_eq!(hidden.get(), 1);
+            let names = calls.borrow().concat();
+            assert_eq!(names, ["first", "second", "third"], "{encoding:?}, chunks of {size}");
+            if size == list.len() {
+                assert_eq!(calls.borrow().len(), 1, "{encoding:?}: one call for the chunk");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn plugins_decide_on_watches_in_every_encoding() {
+    for encoding in ENCODINGS {
+        let events = [
+            ("ADDED", "b"),
+            ("MODIFIED", "a"),
+            ("MODIFIED", "b"),
+            ("MODIFIED", "b"),
+            ("DELETED", "b"),
+        ];
+        let frames = events.map(|(event_type, shard)| data(&encoded_event(encoding, event_type, shard)));
+        let (kept, hidden, calls) = asking(vec![]);
+        let mut body = KeptObjectsBody::watch(upstream(frames.into()), encoding, kept, STARTS_EMPTY);
+        let added = body.frame().await.unwrap().unwrap().into_data().unwrap();
+        assert_eq!(added, encoded_event(encoding, "ADDED", "a"), "{encoding:?}");
+        let deleted = body.frame().await.unwrap().unwrap().into_data().unwrap();
+        assert!(
+            has_text(&deleted, "DELETED") && !has_text(&deleted, "shard"),
+            "{encoding:?}: {deleted:?}"
+        );
+        assert!(body.frame().await.is_none(), "{encoding:?}");
+        assert_eq!(hidden.get(), 3, "{encoding:?}");
+        assert_eq!(*calls.borrow(), [["x"]; 5], "{encoding:?}: one call for each event");
+    }
+}
+
+#[tokio::test]
+async fn failed_plugin_ends_watch_with_error_event_in_every_encoding() {
+    for encoding in ENCODINGS {
+        let (kept, _) = kept_objects(vec![]);
+        let failing = AskedPlugins::new(MetadataFields::ALL, |_: &[ObjectMetadata<'_>], _: &mut [bool]| {
+            Err(Reply::undecided_objects("entry", "digest", "it trapped"))
+        });
+        let frames = vec![data(&encoded_event(encoding, "ADDED", "a"))];
+        let kept = kept.with_plugins(Some(failing));
+        let body = KeptObjectsBody::watch(upstream(frames), encoding, kept, STARTS_EMPTY);
+        let bytes = body.collect().await.unwrap().to_bytes();
+        assert!(
+            has_text(&bytes, "ERROR") && has_text(&bytes, "it trapped"),
+            "{encoding:?}: {bytes:?}"
+        );
+        assert!(!has_text(&bytes, "ADDED"), "{encoding:?}: {bytes:?}");
+    }
+}
+
 #[tokio::test]
 async fn failed_plugin_stops_all_events_of_chunk() {
     let added = |name: &str| event("ADDED", &object("a", name, "a"));
