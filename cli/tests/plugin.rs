@@ -152,6 +152,20 @@ fn test_asks_plugin_about_requests() -> Result<()> {
 }
 
 #[test]
+fn test_gives_plugin_its_note_when_it_decides_on_objects() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let scripted = ctrlmesh_plugins_builtin::guests::get("scripted").context("the guest")?;
+    std::fs::write(folder.path().join("a.wasm"), scripted)?;
+    let cases = "settings:\n  onRequest: [{note: 7, then: {proceed: [{askAboutObjects: []}]}}]\n  onObjects: {note: 7}\n\
+                 requests:\n- {request: GET /api/v1/pods, expect: edit, objects: [{namespace: a, name: x}], keeps: [a/x]}\n";
+    std::fs::write(folder.path().join("cases.yaml"), cases)?;
+    let (code, printed, errors) = run_plugin_command(folder.path(), &["test", "a.wasm", "--cases", "cases.yaml"])?;
+    let line = "ok    GET /api/v1/pods: edit: objects that it keeps; keeps a/x";
+    assert!(code == Some(0) && printed.contains(line), "{printed}\n{errors}");
+    Ok(())
+}
+
+#[test]
 fn test_fails_with_reason_when_sidecar_would_refuse_plugin() -> Result<()> {
     let folder = tempfile::tempdir()?;
     std::fs::write(folder.path().join("a.wasm"), ctrlmesh_plugins_builtin::SHARD_SELECTOR)?;

@@ -363,6 +363,19 @@ fn each_object_gets_one_flag() {
 }
 
 #[test]
+fn note_on_a_request_is_there_when_guest_is_asked_about_its_objects() {
+    let settings = r#"{"onRequest": [{"note": 7, "then": {"proceed": []}}], "onObjects": {"note": 7}}"#;
+    let mut plugin = start("scripted", settings).expect("it starts");
+    let request = get("/api/v1/pods");
+    let view = Rc::new(request.view());
+    plugin.request_with(&view).expect("a verdict");
+    let objects = || vec![PluginObjectMetadata::default()];
+    assert_eq!(plugin.objects_with(&view, objects()).expect("flags"), [true]);
+    let of_another = plugin.objects(&request, objects()).expect("flags");
+    assert_eq!(of_another, [false], "notes belong to one request");
+}
+
+#[test]
 fn guest_that_returns_very_many_flags_is_stopped_before_they_are_kept() {
     let mut plugin = start("scripted", r#"{"onObjects": {"moreFlags": 2000000}}"#).expect("it starts");
     let fault = plugin

@@ -1,8 +1,10 @@
 //! Objects of a response in the cases file, and which of them a client would get.
 
 use std::collections::BTreeMap;
+use std::rc::Rc;
 
-use ctrlmesh_proxy::harness::{Harness, Request};
+use ctrlmesh_proxy::harness::Harness;
+use ctrlmesh_proxy::plugin::request_view::RequestView;
 use ctrlmesh_proxy::plugin::verdict::{RequestAction, RequestEdit, RequestVerdict};
 use ctrlmesh_proxy::wasm::Fault;
 use ctrlmesh_wire::objects::{Controller, ObjectMetadata, TextPairs};
@@ -70,13 +72,13 @@ fn text_pairs(pairs: BTreeMap<String, String>) -> TextPairs<'static> {
 }
 
 /// The names of the objects that the client gets by this verdict; `None` if the request does not reach the API server. Asks the plugin if
-/// the verdict asks about objects.
+/// the verdict asks about objects. `view` is the one on which the verdict was given.
 ///
 /// # Errors
 /// The plugin fails.
 pub(super) fn kept_names(
     plugin: &mut Harness,
-    request: &Request,
+    view: &Rc<RequestView>,
     verdict: &RequestVerdict,
     objects: &[ObjectMetadata<'static>],
 ) -> Result<Option<Vec<String>>, Fault> {
@@ -94,7 +96,7 @@ pub(super) fn kept_names(
     let question = questions.reduce(|all, more| all.union(&more));
     if let Some(question) = question.filter(|_| !kept.is_empty()) {
         let told = kept.iter().map(|object| question.metadata_of(object)).collect();
-        let mut flags = plugin.objects(request, told)?.into_iter();
+        let mut flags = plugin.objects_with(view, told)?.into_iter();
         kept.retain(|_| flags.next().unwrap_or_default());
     }
     Ok(Some(kept.into_iter().map(full_name).collect()))

@@ -1,6 +1,7 @@
 //! `ctrlmesh plugin test`: the verdicts of a plugin on requests, in the engine that a sidecar uses. Nothing is sent anywhere.
 
 use std::process::ExitCode;
+use std::rc::Rc;
 use std::time::Duration;
 
 use ctrlmesh_proxy::chain::{MatchQuery, Matcher};
@@ -85,7 +86,8 @@ fn has_kept_expected(case: &Case, said: &PluginAnswer) -> bool {
 
 fn ask_plugin(plugin: &mut Harness, case: &Case) -> PluginAnswer {
     let subscription = plugin.subscription();
-    let view = case.request.view();
+    // One view for both calls, as in a sidecar: it has the plugin's note.
+    let view = Rc::new(case.request.view());
     let is_matched = Matcher::new(subscription).matches(&MatchQuery::new(&view, &view.headers.borrow()));
     if !(subscription.phases.request && is_matched) {
         return PluginAnswer {
@@ -94,13 +96,13 @@ fn ask_plugin(plugin: &mut Harness, case: &Case) -> PluginAnswer {
             kept: None,
         };
     }
-    let verdict = match plugin.request(&case.request) {
+    let verdict = match plugin.request_with(&view) {
         Ok(verdict) => verdict,
         Err(fault) => return describe_fault(&fault),
     };
     let mut answer = describe_verdict(&verdict);
     if !case.objects.is_empty() {
-        match objects::kept_names(plugin, &case.request, &verdict, &case.objects) {
+        match objects::kept_names(plugin, &view, &verdict, &case.objects) {
             Ok(kept) => answer.kept = kept,
             Err(fault) => return describe_fault(&fault),
         }

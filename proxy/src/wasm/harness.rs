@@ -117,8 +117,15 @@ impl Harness {
     /// # Errors
     /// The plugin's fault. The next call gets a fresh instance, as in a sidecar.
     pub fn request(&mut self, request: &Request) -> Result<RequestVerdict, Fault> {
-        let view = Rc::new(request.view());
-        self.call(|instance| instance.on_request(&view, false))
+        self.request_with(&Rc::new(request.view()))
+    }
+
+    /// Like [`Harness::request`], with a view that a later call can get as well: the plugin then finds there what it has noted.
+    ///
+    /// # Errors
+    /// As [`Harness::request`].
+    pub fn request_with(&mut self, view: &Rc<RequestView>) -> Result<RequestVerdict, Fault> {
+        self.call(|instance| instance.on_request(view, false))
     }
 
     /// Calls the plugin as for an open watch when a new chain comes into force: without effect on state, log and metrics.
@@ -145,8 +152,19 @@ impl Harness {
     /// # Errors
     /// As [`Harness::request`].
     pub fn objects(&mut self, request: &Request, objects: Vec<PluginObjectMetadata>) -> Result<Vec<bool>, Fault> {
-        let view = Rc::new(request.view());
-        self.call(|instance| instance.on_objects(&view, objects))
+        self.objects_with(&Rc::new(request.view()), objects)
+    }
+
+    /// Like [`Harness::objects`], with the view that [`Harness::request_with`] got.
+    ///
+    /// # Errors
+    /// As [`Harness::request`].
+    pub fn objects_with(
+        &mut self,
+        view: &Rc<RequestView>,
+        objects: Vec<PluginObjectMetadata>,
+    ) -> Result<Vec<bool>, Fault> {
+        self.call(|instance| instance.on_objects(view, objects))
     }
 
     /// Reports to the plugin how a request ended.
