@@ -5,6 +5,7 @@
 
 use serde_json::{Map, Value};
 
+use crate::Query;
 use crate::protobuf::{MAGIC, Message, WireError, fields, put_bytes};
 use crate::watch_event::media_type;
 
@@ -22,7 +23,7 @@ pub enum DeleteOptionsError {
     /// The body breaks its own format.
     #[error("the DeleteOptions are no valid {format}: {problem}")]
     Malformed {
-        /// Format that the content type names: JSON or protobuf.
+        /// Format that the content type names: JSON or protobuf; or the query.
         format: &'static str,
         /// Message of the parser of that format.
         problem: String,
@@ -61,18 +62,18 @@ enum OptionValue {
 }
 
 impl DeleteOption {
+    const ALL: [Self; 5] = [
+        Self::GracePeriodSeconds,
+        Self::OrphanDependents,
+        Self::PropagationPolicy,
+        Self::DryRun,
+        Self::IgnoreStoreReadError,
+    ];
+
     /// The option of this query parameter.
     #[must_use]
     pub fn of_query(name: &str) -> Option<Self> {
-        [
-            Self::GracePeriodSeconds,
-            Self::OrphanDependents,
-            Self::PropagationPolicy,
-            Self::DryRun,
-            Self::IgnoreStoreReadError,
-        ]
-        .into_iter()
-        .find(|option| option.name() == name)
+        Self::ALL.into_iter().find(|option| option.name() == name)
     }
 
     fn name(self) -> &'static str {
@@ -139,6 +140,26 @@ pub fn edit_delete_options(
         "application/vnd.kubernetes.protobuf" => edit_protobuf(body, edits),
         other => Err(DeleteOptionsError::Unsupported(other.to_owned())),
     }
+}
+
+/// The options in the query of a DELETE as a body in JSON, which takes their place.
+///
+/// # Errors
+/// When the API server could not read an option.
+pub fn delete_options_of_query(raw_query: &str) -> Result<Vec<u8>, DeleteOptionsError> {
+    let query = Query::new(raw_query);
+    let mut edits = Vec::new();
+    for option in DeleteOption::ALL {
+        let Some(value) = query.get(option.name()) else {
+            continue;
+        };
+        let edit = option.set(&value).ok_or_else(|| DeleteOptionsError::Malformed {
+            format: "query",
+            problem: format!("{} is {value:?}", option.name()),
+        })?;
+        edits.push(edit);
+    }
+    edit_json(br#"{"kind":"DeleteOptions","apiVersion":"v1"}"#, &edits)
 }
 
 fn edit_json(body: &[u8], edits: &[DeleteOptionEdit]) -> Result<Vec<u8>, DeleteOptionsError> {
@@ -271,6 +292,22 @@ mod tests {
         let edited = edited.unwrap();
         let options = field_payload(edited.strip_prefix(MAGIC).unwrap(), RAW).unwrap();
         assert_eq!(field(options, 1).unwrap().varint(), Some(u64::MAX));
+    }
+
+    #[test]
+    fn options_of_query_become_a_body() {
+        let query = "pretty=true&gracePeriodSeconds=0&dryRun=All&orphanDependents=false&gracePeriodSeconds=9";
+        let body: Value = serde_json::from_slice(&delete_options_of_query(query).unwrap()).unwrap();
+        let expected = serde_json::json!({
+            "kind": "DeleteOptions", "apiVersion": "v1", "gracePeriodSeconds": 0, "dryRun": ["All"],
+            "orphanDependents": false,
+        });
+        assert_eq!(body, expected);
+        let error = delete_options_of_query("gracePeriodSeconds=soon").unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "the DeleteOptions are no valid query: gracePeriodSeconds is \"soon\""
+        );
     }
 
     #[test]

@@ -14,6 +14,7 @@
 //! | `dropped_fields` | which fields are left out of kept objects |
 //! | `predicate` | which objects are kept, as data |
 //! | `hash` | the hash by which API servers shard lists, and ranges of it |
+//! | `single` | the metadata of one object that was read by its name |
 //! | `metadata` | the fields of an object's metadata that decide whether it is kept |
 //! | `splice` | copies bytes of which parts are replaced |
 //! | `keys` | keys about which decoders have to agree |
@@ -31,6 +32,7 @@ mod metadata;
 mod predicate;
 mod protobuf;
 mod rows;
+mod single;
 mod splice;
 
 pub use cbor::{CborListFilter, CborWatchFilter};
@@ -47,6 +49,7 @@ pub use limits::{
 pub use metadata::{Controller, MetadataFields, ObjectMetadata, TextPairs};
 pub use predicate::{HashKey, NameSet, Predicate, PredicateError};
 pub use protobuf::{ProtobufListFilter, ProtobufWatchFilter};
+pub use single::object_metadata;
 
 /// The API groups whose lists have values of metrics as items, which are no objects: they have no metadata
 /// (`k8s.io/metrics`, `pkg/apis/custom_metrics` and `external_metrics`). No filter reads these lists.
