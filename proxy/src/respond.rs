@@ -12,7 +12,7 @@ use http::header::{ACCEPT, CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, RETRY_AF
 use http::{HeaderMap, HeaderValue, Response, StatusCode};
 
 use crate::connection::OverBound;
-use crate::plugin::verdict::{self, Failure, Refusal};
+use crate::plugin::verdict::{self, Failure, ObjectRefusal, Refusal};
 use crate::upstream::{ConnectError, SendError};
 
 /// metav1's `StatusReasonUnknown` is the empty string, which in WIT `refusal.reason` means "the usual one".
@@ -35,6 +35,23 @@ pub(crate) fn plain_response(answer: verdict::Answer) -> Response<Bytes> {
     }
     headers.insert(CONTENT_LENGTH, HeaderValue::from(length));
     response
+}
+
+/// The object that a request names in its path.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct NamedObject {
+    pub(crate) group: String,
+    pub(crate) resource: String,
+    pub(crate) namespace: String,
+    pub(crate) name: String,
+}
+
+impl NamedObject {
+    /// As in messages of the API server: `widgets.example.com "w"`.
+    fn description(&self) -> String {
+        let dot = if self.group.is_empty() { "" } else { "." };
+        format!("{}{dot}{} {:?}", self.resource, self.group, self.name)
+    }
 }
 
 /// A response that the sidecar itself gives.
@@ -182,6 +199,82 @@ impl Reply {
         )
         .with_cause("PluginFailed", entry)
         .with_failure(Failure::PluginFailed)
+    }
+
+    /// The object of the request does not match what the entry requires. Without `Retry-After`, because the next answer would be the same.
+    pub(crate) fn refused_object(object: &NamedObject, refusal: ObjectRefusal, entry: &str) -> Self {
+        let described = object.description();
+        let reply = match refusal {
+            ObjectRefusal::Conflict => Self::new(
+                StatusCode::CONFLICT,
+                format!(
+                    "Operation cannot be fulfilled on {described}: the entry {entry} of the sidecar does not let this client write the \
+                     object, which belongs to another shard or view; nothing was written"
+                ),
+            )
+            .reason("Conflict"),
+            ObjectRefusal::NotFound => Self::new(StatusCode::NOT_FOUND, format!("{described} not found")),
+            ObjectRefusal::Forbidden => Self::new(
+                StatusCode::FORBIDDEN,
+                format!(
+                    "{described} is forbidden: the entry {entry} of the sidecar does not let this client have the object, which \
+                     belongs to another shard or view"
+                ),
+            ),
+        };
+        reply.with_object(object).with_cause("ObjectDoesNotMatch", entry)
+    }
+
+    /// The sidecar may not read the object by which it has to decide on the request.
+    pub(crate) fn unreadable_object(object: &NamedObject) -> Self {
+        let described = object.description();
+        let reply = Self::forbidden(format!(
+            "{described} is forbidden: before it sends this request, the sidecar has to get the object with the credentials of the \
+             request, and the API server does not allow that; grant the verb \"get\" for this resource"
+        ));
+        reply.with_object(object)
+    }
+
+    /// The API server did not answer with the object by which the sidecar has to decide on the request. Nothing was sent, so a repeat is
+    /// harmless.
+    pub(crate) fn unknown_object(object: &NamedObject, status: StatusCode) -> Self {
+        let message = format!(
+            "the sidecar needs the metadata of {} to decide on this request, and the API server answered {}",
+            object.description(),
+            status.as_u16()
+        );
+        let is_overloaded = status == StatusCode::TOO_MANY_REQUESTS || status.is_server_error();
+        if is_overloaded {
+            Self::new(StatusCode::SERVICE_UNAVAILABLE, message).retry_after(1)
+        } else {
+            Self::new(StatusCode::BAD_GATEWAY, message)
+        }
+    }
+
+    /// The API server's answer is not the object by which the sidecar has to decide on the request.
+    pub(crate) fn invalid_object(object: &NamedObject, problem: &str) -> Self {
+        Self::new(
+            StatusCode::BAD_GATEWAY,
+            format!(
+                "the sidecar needs the metadata of {} to decide on this request, and cannot read the API server's answer: {problem}",
+                object.description()
+            ),
+        )
+    }
+
+    /// The request is for an earlier object of this name.
+    pub(crate) fn replaced_object(object: &NamedObject, problem: &str) -> Self {
+        let message = format!("Operation cannot be fulfilled on {}: {problem}", object.description());
+        let reply = Self::new(StatusCode::CONFLICT, message).reason("Conflict");
+        reply.with_object(object)
+    }
+
+    fn with_object(mut self, object: &NamedObject) -> Self {
+        let details = self.details();
+        details.name.clone_from(&object.name);
+        details.group.clone_from(&object.group);
+        details.kind.clone_from(&object.resource);
+        self
     }
 
     /// A plugin has to decide on an object that has more metadata than the plugin is given.

@@ -78,10 +78,10 @@ pub use bindings::ctrlmesh::plugin::state::{
 };
 pub use bindings::ctrlmesh::plugin::types::{
     Answer, BodyShape, Cause, ConnectionFailures, Crossing, Details, Facts, Failure, Field, HashKey, HashRange,
-    HashRanges, InstanceInfo, MatchRule, NameSet, ObjectController, ObjectMetadata, Outcome, OutcomeRule,
-    OutcomeWindow, Phases, PredicateNode, Refusal, Rename, RequestAction, RequestEdit, RequestVerdict, Reset,
-    ResponseAction, ResponseEdit, ResponsePlan, ResponseVerdict, Reuse, StatusRange, Subscription, TallyCounts,
-    Threshold, Traffic, Verb,
+    HashRanges, InstanceInfo, MatchRule, NameSet, ObjectController, ObjectMetadata, ObjectRefusal, ObjectRequirement,
+    Outcome, OutcomeRule, OutcomeWindow, Phases, PredicateNode, Refusal, Rename, RequestAction, RequestEdit,
+    RequestVerdict, Reset, ResponseAction, ResponseEdit, ResponsePlan, ResponseVerdict, Reuse, StatusRange,
+    Subscription, TallyCounts, Threshold, Traffic, Verb,
 };
 pub use check::check;
 #[doc(hidden)]

@@ -6,7 +6,8 @@ use std::ops::{Range, RangeFrom};
 use crate::{HashKey, HashRange, HashRanges, NameSet, PredicateNode};
 
 /// Says which objects of a list or a watch a client gets: the predicate of
-/// [`RequestEdit::keep_objects`](crate::RequestEdit::keep_objects).
+/// [`RequestEdit::keep_objects`](crate::RequestEdit::keep_objects), or which object a request must be about:
+/// [`RequestEdit::require_object_match`](crate::RequestEdit::require_object_match).
 ///
 /// ```
 /// use ctrlmesh_sdk::{NameSet, ObjectPredicate, RequestEdit, RequestVerdict};

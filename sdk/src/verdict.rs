@@ -1,8 +1,9 @@
 //! Constructors for verdicts and edits; those for refusals and answers are in `refusal.rs`. Their meaning is defined in `wit/types.wit`.
 
 use crate::{
-    Answer, BodyShape, Counted, Field, ObjectPredicate, OutcomeRule, Phases, Refusal, Rename, RequestAction,
-    RequestEdit, RequestVerdict, Reset, ResponseAction, ResponseEdit, ResponsePlan, ResponseVerdict, Reuse,
+    Answer, BodyShape, Counted, Field, ObjectPredicate, ObjectRefusal, ObjectRequirement, OutcomeRule, Phases, Refusal,
+    Rename, RequestAction, RequestEdit, RequestVerdict, Reset, ResponseAction, ResponseEdit, ResponsePlan,
+    ResponseVerdict, Reuse,
 };
 
 impl RequestVerdict {
@@ -165,6 +166,16 @@ impl RequestEdit {
     /// the rules.
     pub fn ask_about_objects(annotations: impl IntoIterator<Item = impl Into<String>>) -> Self {
         Self::AskAboutObjects(annotations.into_iter().map(Into::into).collect())
+    }
+
+    /// Sends the request only if its object matches the predicate, and refuses it in this way otherwise. For requests that name one
+    /// object: get, update, patch, delete, and every verb of a subresource. `wit/types.wit` (`require-object-match`) has the rules.
+    #[must_use]
+    pub fn require_object_match(predicate: ObjectPredicate, refusal: ObjectRefusal) -> Self {
+        Self::RequireObjectMatch(ObjectRequirement {
+            predicate: predicate.into_nodes(),
+            refusal,
+        })
     }
 }
 
@@ -332,6 +343,7 @@ mod tests {
             RequestEdit::keep_objects(ObjectPredicate::labels("k")),
             RequestEdit::drop_fields(["l", "m.n"]),
             RequestEdit::ask_about_objects(["o", "p"]),
+            RequestEdit::require_object_match(ObjectPredicate::labels("q"), ObjectRefusal::Conflict),
         ];
         let verdict = RequestVerdict::edit(edits.clone());
         assert_eq!(
@@ -351,6 +363,13 @@ mod tests {
         assert_eq!(
             RequestEdit::ask_about_objects(["o", "p"]),
             RequestEdit::AskAboutObjects(keys)
+        );
+        assert_eq!(
+            RequestEdit::require_object_match(ObjectPredicate::labels("q"), ObjectRefusal::Conflict),
+            RequestEdit::RequireObjectMatch(ObjectRequirement {
+                predicate: ObjectPredicate::labels("q").into_nodes(),
+                refusal: ObjectRefusal::Conflict,
+            })
         );
     }
 

@@ -24,7 +24,7 @@ const VERSIONS: [(&str, &str); 3] = [
     // Not released: may still grow.
     (
         "0.2.0",
-        "sha256:a44d4ea7e2f10425587bcaec8341c43aaf1abe2e38c1fba37d8445b5f610abcf",
+        "sha256:6c1d9cf6bdb0aa21ebee0f15337c640be4b59a28bc838ba220cbb7f014598112",
     ),
 ];
 

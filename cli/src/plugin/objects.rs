@@ -87,7 +87,9 @@ pub(super) fn kept_names(
     };
     let matches_all = |object: &&ObjectMetadata<'static>| {
         edits.iter().all(|edit| match edit {
-            RequestEdit::KeepObjects(predicate) => predicate.predicate().matches(object),
+            RequestEdit::KeepObjects(predicate) | RequestEdit::RequireObjectMatch(predicate, _) => {
+                predicate.predicate().matches(object)
+            }
             _ => true,
         })
     };

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use ctrlmesh_proxy::chain::{MatchQuery, Matcher};
 use ctrlmesh_proxy::harness::{Harness, HarnessError};
-use ctrlmesh_proxy::plugin::verdict::{RequestAction, RequestEdit, RequestVerdict};
+use ctrlmesh_proxy::plugin::verdict::{ObjectRefusal, RequestAction, RequestEdit, RequestVerdict};
 use ctrlmesh_proxy::wasm::{self, Fault, Level};
 use ctrlmesh_wire::objects::{HashKey, NameSet, Predicate};
 use serde_json::Value;
@@ -162,6 +162,17 @@ fn describe_edit(edit: &RequestEdit) -> String {
                 format!("objects that it keeps by {}", keys.join(" and "))
             }
         }
+        RequestEdit::RequireObjectMatch(predicate, refusal) => {
+            let otherwise = match refusal {
+                ObjectRefusal::Conflict => "conflict",
+                ObjectRefusal::NotFound => "not-found",
+                ObjectRefusal::Forbidden => "forbidden",
+            };
+            format!(
+                "only an object of {}, otherwise {otherwise}",
+                describe_predicate(predicate.predicate())
+            )
+        }
     }
 }
 
@@ -277,6 +288,16 @@ mod tests {
             describe_edit(&edit),
             "only objects of all(namespaces(\"\", \"a\", \"b\", \"team-\"*, /x.*/), negation(any(labels(a=b,c), \
              hash-ranges(label k: ['0x4000000000000000', '0x10000000000000000']))))"
+        );
+    }
+
+    #[test]
+    fn requirement_on_an_object_is_described_with_its_refusal() {
+        let labels = Predicate::labels(LabelSelector::parse("a=b").unwrap()).unwrap();
+        let edit = RequestEdit::RequireObjectMatch(labels.into(), ObjectRefusal::NotFound);
+        assert_eq!(
+            describe_edit(&edit),
+            "only an object of labels(a=b), otherwise not-found"
         );
     }
 

@@ -191,6 +191,18 @@ impl Plugins {
         }
     }
 
+    /// Notes that this entry refuses the request because of its object. Returns the name of the entry.
+    pub(crate) fn note_refused_object(&self, id: EntryId) -> &str {
+        let mut entries = self.snapshot.entries().iter();
+        match entries.find(|entry| entry.id == id) {
+            Some(entry) => {
+                self.record_touches(entry, [(String::new(), Effect::Refused)]);
+                &entry.name
+            }
+            None => "",
+        }
+    }
+
     fn record_touches(&self, entry: &Entry, done: impl IntoIterator<Item = (String, Effect)>) {
         let entry = Some(entry.id);
         let touches = done.into_iter().map(|(rule, effect)| Touch { entry, rule, effect });

@@ -435,7 +435,7 @@ fn edit_bytes(edit: &RequestEdit) -> usize {
         }
         RequestEdit::SetHeader(name, value) => name.as_str().len() + value.len(),
         RequestEdit::RemoveHeader(name) => name.as_str().len(),
-        RequestEdit::KeepObjects(predicate) => predicate.bytes(),
+        RequestEdit::KeepObjects(predicate) | RequestEdit::RequireObjectMatch(predicate, _) => predicate.bytes(),
         RequestEdit::DropFields(dropped) => dropped.bytes(),
         RequestEdit::AskAboutObjects(question) => question.bytes(),
     };

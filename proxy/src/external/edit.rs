@@ -47,6 +47,12 @@ pub(super) fn apply(uri: &Uri, edits: &[Attributed]) -> Result<Option<PathAndQue
                     what: "ask-about-objects on external traffic: it is legal on list and watch".to_owned(),
                 });
             }
+            RequestEdit::RequireObjectMatch(..) => {
+                return Err(EditError::Plugin {
+                    entry: *entry,
+                    what: "require-object-match on external traffic: it is legal on requests for one object".to_owned(),
+                });
+            }
         }
     }
     if !query.is_changed() {
@@ -73,6 +79,7 @@ mod tests {
     use crate::chain::EntryId;
     use crate::plugin::dropped_fields::PluginDroppedFields;
     use crate::plugin::object_metadata::ObjectQuestion;
+    use crate::plugin::verdict::ObjectRefusal;
 
     fn edit_result(uri: &'static str, edits: Vec<RequestEdit>) -> Result<Option<PathAndQuery>, EditError> {
         let id = EntryId::next_id();
@@ -100,7 +107,8 @@ mod tests {
         let managed_fields = PluginDroppedFields::parse(vec!["metadata.managedFields".to_owned()]).unwrap();
         for edit in [
             RequestEdit::AndLabelSelector("a=b".into()),
-            RequestEdit::KeepObjects(everything.into()),
+            RequestEdit::KeepObjects(everything.clone().into()),
+            RequestEdit::RequireObjectMatch(everything.into(), ObjectRefusal::Conflict),
             RequestEdit::DropFields(managed_fields),
             RequestEdit::AskAboutObjects(ObjectQuestion::new(Vec::new())),
         ] {

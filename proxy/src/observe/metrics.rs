@@ -47,6 +47,7 @@ pub(crate) struct Metrics {
     pub(crate) objects_hidden: Counter,
     pub(crate) unfilterable_responses: Counter,
     creates_of_existing: Family<[(&'static str, String); 1], Counter>,
+    refused_objects: Family<[(&'static str, String); 1], Counter>,
     /// The last requests that plugins had an effect on; for these, a count alone does not help users.
     pub(crate) touched: TouchedRequests,
 }
@@ -76,6 +77,7 @@ impl Metrics {
             objects_hidden: Counter::default(),
             unfilterable_responses: Counter::default(),
             creates_of_existing: Family::default(),
+            refused_objects: Family::default(),
             touched: TouchedRequests::default(),
         };
         metrics.register();
@@ -116,6 +118,11 @@ impl Metrics {
             "Creates that were answered 409, in kinds that an entry narrows",
             self.creates_of_existing.clone(),
         );
+        registry.register(
+            "objects_refused",
+            "Requests that were refused because their object does not match what an entry requires",
+            self.refused_objects.clone(),
+        );
     }
 
     fn register_external(&mut self) {
@@ -141,6 +148,12 @@ impl Metrics {
     pub(crate) fn create_of_existing(&self, entry: &str) {
         let labels = [("entry", entry.to_owned())];
         self.creates_of_existing.get_or_create(&labels).inc();
+    }
+
+    /// Counts a request that was refused because of its object, for the entry that requires another one.
+    pub(crate) fn refused_object(&self, entry: &str) {
+        let labels = [("entry", entry.to_owned())];
+        self.refused_objects.get_or_create(&labels).inc();
     }
 
     pub(crate) fn request_began(&self, class: Class, now: Instant) {

@@ -1,11 +1,11 @@
-//! The predicate of a `keep-objects` edit. Copies share it: a set may hold thousands of names.
+//! The predicate of a `keep-objects` or `require-object-match` edit. Copies share it: a set may hold thousands of names.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::rc::Rc;
 
 use ctrlmesh_wire::objects::Predicate;
 
-/// Which objects of a list or watch a client gets.
+/// Which objects of a list or watch a client gets, or what the object of a request has to match.
 #[derive(Debug, Clone)]
 pub struct ObjectPredicate(Rc<Shared>);
 

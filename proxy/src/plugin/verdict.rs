@@ -40,6 +40,19 @@ pub enum RequestEdit {
     DropFields(PluginDroppedFields),
     /// Ask the plugin which objects of a list or watch the client gets. Already validated.
     AskAboutObjects(ObjectQuestion),
+    /// Send the request only if its object matches. Already validated.
+    RequireObjectMatch(ObjectPredicate, ObjectRefusal),
+}
+
+/// How a request is refused whose object does not match (WIT `object-refusal`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum ObjectRefusal {
+    /// 409 `Conflict`.
+    Conflict,
+    /// 404 `NotFound`.
+    NotFound,
+    /// 403 `Forbidden`.
+    Forbidden,
 }
 
 impl RequestEdit {
@@ -69,7 +82,10 @@ impl RequestEdit {
     /// Whether the edit changes the request's path or query, or the objects of its response.
     #[must_use]
     pub const fn edits_target(&self) -> bool {
-        !matches!(self, Self::SetHeader(..) | Self::RemoveHeader(_))
+        !matches!(
+            self,
+            Self::SetHeader(..) | Self::RemoveHeader(_) | Self::RequireObjectMatch(..)
+        )
     }
 }
 

@@ -106,6 +106,7 @@ impl Work<'_> {
             RequestEdit::KeepObjects(_) => self.keep_objects("keep-objects"),
             RequestEdit::AskAboutObjects(_) => self.keep_objects("ask-about-objects"),
             RequestEdit::DropFields(_) => self.drop_fields(),
+            RequestEdit::RequireObjectMatch(..) => self.check_is_about_object(),
         }
     }
 
@@ -205,6 +206,28 @@ impl Work<'_> {
         self.check_is_read("drop-fields")?;
         // Nothing is left out of values of metrics.
         self.filters_objects |= !METRIC_VALUE_GROUPS.contains(&&*self.info.group);
+        Ok(())
+    }
+
+    fn check_is_about_object(&self) -> Result<(), Refused> {
+        let is_legal = match self.info.verb {
+            Verb::Get | Verb::Update | Verb::Patch | Verb::Delete => true,
+            Verb::Create => !self.info.subresource.is_empty(),
+            _ => false,
+        };
+        if !is_legal {
+            return Err(Refused::Plugin(format!(
+                "require-object-match on {}: it is legal on get, update, patch and delete, and on subresources",
+                self.info.verb
+            )));
+        }
+        if self.info.name.is_empty() {
+            // The client's mistake: API servers know no such request.
+            return Err(Refused::Client(format!(
+                "a request with the method {} must name an object in its path",
+                self.info.method
+            )));
+        }
         Ok(())
     }
 

@@ -1,8 +1,9 @@
 //! A request that plugins want, or a watch that a new chain may want.
 //!
-//! Flow: call the plugins, apply their edits (`edit`, `edit_body`), check that the client's resource version fits its view (`view_check`),
-//! send, call the plugins for the response, inflate the body and leave objects and fields out of it (`object_filter`), shape it. A list that
-//! was narrowed in the same way before is not edited again (`narrowed_lists`).
+//! Flow: call the plugins, apply their edits (`edit`, `edit_body`), check that the client's resource version fits its view (`view_check`)
+//! and that the object of the request is one that entries let the client have (`required_object`), send, call the plugins for the response,
+//! inflate the body and leave objects and fields out of it (`object_filter`), shape it. A list that was narrowed in the same way before is
+//! not edited again (`narrowed_lists`).
 
 use std::rc::Rc;
 
@@ -23,6 +24,7 @@ use super::exchange::{Exchange, user_agent};
 use super::narrowed_lists::{ListRequest, NarrowedList};
 use super::object_filter::{self, ObjectFilter};
 use super::recheck;
+use super::required_object::RequiredObject;
 use super::upgrade::{self, Offered, Switched};
 use super::view_check::{CheckedView, check_view};
 use crate::chain::phases::{Attributed, Plugins, RequestDecision, Stop};
@@ -30,6 +32,7 @@ use crate::connection::IncomingBody;
 use crate::controller_state::leader_locks::LeaderLocks;
 use crate::controller_state::list_views::Position;
 use crate::plugin::request_view::ClientHeaders;
+use crate::plugin::verdict::RequestEdit;
 use crate::respond::{Accept, Reply};
 use crate::stream::body::{BoxBody, ClientBody, RequestBody};
 use crate::stream::shape::ShapedBody;
@@ -65,6 +68,12 @@ struct Prepared {
 impl Prepared {
     fn edits_body(&self) -> bool {
         !(self.renames.is_empty() && self.delete_options.is_empty())
+    }
+
+    /// Whether an entry lets the request pass only for some objects.
+    fn requires_object(&self) -> bool {
+        let mut edits = self.edits.iter();
+        edits.any(|(_, edit)| matches!(edit, RequestEdit::RequireObjectMatch(..)))
     }
 }
 
@@ -105,11 +114,11 @@ impl FilteredRequest {
         if let Some(object_filter) = &prepared.object_filter {
             object_filter.edit_request(&mut parts.headers);
         }
-        if prepared.edits_body() {
-            let renames = std::mem::take(&mut prepared.renames);
-            let edited = edit_body::edit_request(exchange, &mut parts.headers, body, &prepared.delete_options, renames);
-            (body, prepared.renamed) = match edited.await {
-                Ok(edited) => edited,
+        if prepared.edits_body() || prepared.requires_object() {
+            // Boxed, so that the future of other requests stays small.
+            let edited = Box::pin(self.edit_body(exchange, &mut prepared, &mut parts.headers, body)).await;
+            body = match edited {
+                Ok(body) => body,
                 Err(reply) => return Ok(sidecar_response(exchange.record, &self.accept, reply)),
             };
         }
@@ -125,6 +134,33 @@ impl FilteredRequest {
             Err(error) => return Ok(exchange.failure_response(&error, &self.accept)),
         };
         self.finish_response(exchange, &mut prepared, response).await
+    }
+
+    /// Checks the object that entries require, and applies the edits of the body. `headers` are those to be sent.
+    async fn edit_body(
+        &self,
+        exchange: &Exchange<'_>,
+        prepared: &mut Prepared,
+        headers: &mut HeaderMap,
+        mut body: RequestBody,
+    ) -> Result<RequestBody, Reply> {
+        let mut required_uid = None;
+        let sent = prepared.uri.as_ref().unwrap_or(exchange.uri);
+        if let Some(required) = RequiredObject::of_edits(&exchange.info, sent, &prepared.edits)? {
+            (body, required_uid) = required.check(exchange, &self.plugins, headers, body).await?;
+        }
+        if prepared.edits_body() {
+            let renames = std::mem::take(&mut prepared.renames);
+            let edited = edit_body::edit_request(exchange, headers, body, &prepared.delete_options, renames);
+            (body, prepared.renamed) = edited.await?;
+        }
+        match required_uid {
+            Some(uid) => {
+                let sent = prepared.uri.as_ref().unwrap_or(exchange.uri);
+                uid.add_to_body(headers, body, sent).await
+            }
+            None => Ok(body),
+        }
     }
 
     /// Runs the response phase for a request that the client wants to upgrade.

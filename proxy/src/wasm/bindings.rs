@@ -48,7 +48,7 @@ pub mod types_v0_1 {
 
     pub use crate::wasm::bindings::v0_2::ctrlmesh::plugin::types::*;
 
-    /// A change to a request. It has neither `keep-objects` nor `drop-fields` nor `ask-about-objects`.
+    /// A change to a request. It has none of the edits that 0.2 adds.
     #[derive(Clone, ComponentType, Lift)]
     #[component(variant)]
     pub enum RequestEdit {

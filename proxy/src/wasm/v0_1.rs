@@ -1,5 +1,5 @@
 //! The differences of `ctrlmesh:plugin@0.1` from 0.2: the verdict on a request has neither `reuse` nor `later` nor `outcomes`, its edits
-//! have neither `keep-objects` nor `drop-fields` nor `ask-about-objects`, and there is neither `on-objects` nor `on-crossed`. All else of
+//! have none of those that 0.2 adds (`keep-objects` to `require-object-match`), and there is neither `on-objects` nor `on-crossed`. All else of
 //! 0.1 has the same shape in 0.2, so that the functions of 0.2 serve it under the names of 0.1.
 
 use wasmtime::component::{HasSelf, Linker};

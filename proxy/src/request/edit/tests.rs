@@ -6,6 +6,7 @@ use super::*;
 use crate::chain::EntryId;
 use crate::plugin::dropped_fields::PluginDroppedFields;
 use crate::plugin::object_metadata::ObjectQuestion;
+use crate::plugin::verdict::ObjectRefusal;
 
 fn apply_to(target: &str, method: &str, edits: Vec<RequestEdit>) -> Result<Option<String>, String> {
     let uri: Uri = target.parse().unwrap();
@@ -313,6 +314,40 @@ fn edits_of_objects_are_plugins_mistake_on_other_verbs() {
             let expected = format!("plugin {name} on {verb}: it is legal on list and watch");
             assert_eq!(refused, Err(expected));
         }
+    }
+}
+
+#[test]
+fn requirement_on_an_object_is_legal_on_requests_that_name_one() {
+    let apply = |method: &str, target: &str| {
+        let everything = Predicate::All(Box::default());
+        let edit = RequestEdit::RequireObjectMatch(everything.into(), ObjectRefusal::Conflict);
+        apply_to(target, method, vec![edit])
+    };
+    let (all, one) = ("/api/v1/namespaces/n/pods", "/api/v1/namespaces/n/pods/p");
+    for method in ["GET", "PUT", "PATCH", "DELETE"] {
+        assert_eq!(apply(method, one), Ok(None), "{method}");
+    }
+    for subresource in ["eviction", "exec", "binding"] {
+        assert_eq!(
+            apply("POST", &format!("{one}/{subresource}")),
+            Ok(None),
+            "{subresource}"
+        );
+    }
+    assert_eq!(apply("PUT", &format!("{one}/status?dryRun=All")), Ok(None));
+    let legal = "it is legal on get, update, patch and delete, and on subresources";
+    for (method, target, verb) in [
+        ("GET", all, "list"),
+        ("GET", "/api/v1/namespaces/n/pods?watch=1", "watch"),
+        ("POST", all, "create"),
+        ("DELETE", all, "deletecollection"),
+    ] {
+        let expected = format!("plugin require-object-match on {verb}: {legal}");
+        assert_eq!(apply(method, target), Err(expected));
+    }
+    for method in ["PUT", "PATCH"] {
+        assert_eq!(apply(method, all), Err("client 400".to_owned()), "{method}");
     }
 }
 

@@ -5,9 +5,9 @@ use std::rc::Rc;
 use crate::plugin::object_metadata::PluginObjectMetadata;
 use crate::plugin::request_view::RequestView;
 use crate::plugin::verdict::{
-    self, Answer, BodyShape, Cause, CellWrite, Details, Failure, MatchRule, Outcome, Phases, Refusal, RequestAction,
-    RequestEdit, RequestVerdict, Reset, ResponseAction, ResponseEdit, ResponseVerdict, Reuse, Subscription,
-    microseconds,
+    self, Answer, BodyShape, Cause, CellWrite, Details, Failure, MatchRule, ObjectRefusal, Outcome, Phases, Refusal,
+    RequestAction, RequestEdit, RequestVerdict, Reset, ResponseAction, ResponseEdit, ResponseVerdict, Reuse,
+    Subscription, microseconds,
 };
 use crate::wasm::bindings::v0_2::ctrlmesh::plugin::types;
 use crate::wasm::entry_config::EntryConfig;
@@ -261,7 +261,19 @@ fn request_edit(edit: types::RequestEdit, text: &mut TextLimit) -> Result<Reques
             let keys = keys.into_iter().map(|key| text.take(key));
             RequestEdit::AskAboutObjects(validate::object_question(keys.collect::<Result<_, _>>()?)?)
         }
+        types::RequestEdit::RequireObjectMatch(requirement) => {
+            let predicate = predicate::required_predicate(requirement.predicate, text)?;
+            RequestEdit::RequireObjectMatch(predicate, object_refusal(requirement.refusal))
+        }
     })
+}
+
+const fn object_refusal(refusal: types::ObjectRefusal) -> ObjectRefusal {
+    match refusal {
+        types::ObjectRefusal::Conflict => ObjectRefusal::Conflict,
+        types::ObjectRefusal::NotFound => ObjectRefusal::NotFound,
+        types::ObjectRefusal::Forbidden => ObjectRefusal::Forbidden,
+    }
 }
 
 fn refusal_from_wit(refusal: types::Refusal, text: &mut TextLimit) -> Result<Refusal, String> {

@@ -1,8 +1,8 @@
 //! Verdicts on requests, as JSON.
 
 use ctrlmesh_sdk::{
-    Admission, Host, OutcomeRule, Phases, Place, Refusal, Rename, Request, RequestAction, RequestEdit, RequestVerdict,
-    Reuse,
+    Admission, Host, ObjectRefusal, OutcomeRule, Phases, Place, Refusal, Rename, Request, RequestAction, RequestEdit,
+    RequestVerdict, Reuse,
 };
 use serde::Deserialize;
 
@@ -108,6 +108,22 @@ enum EditText {
     KeepObjects(Box<PredicateText>),
     DropFields(Vec<String>),
     AskAboutObjects(Vec<String>),
+    RequireObjectMatch(Box<RequirementText>),
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RequirementText {
+    predicate: PredicateText,
+    refusal: ObjectRefusalText,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum ObjectRefusalText {
+    Conflict,
+    NotFound,
+    Forbidden,
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -227,6 +243,20 @@ impl From<EditText> for RequestEdit {
             EditText::KeepObjects(predicate) => RequestEdit::keep_objects((*predicate).into()),
             EditText::DropFields(paths) => RequestEdit::DropFields(paths),
             EditText::AskAboutObjects(annotations) => RequestEdit::AskAboutObjects(annotations),
+            EditText::RequireObjectMatch(requirement) => {
+                let RequirementText { predicate, refusal } = *requirement;
+                RequestEdit::require_object_match(predicate.into(), refusal.into())
+            }
+        }
+    }
+}
+
+impl From<ObjectRefusalText> for ObjectRefusal {
+    fn from(text: ObjectRefusalText) -> Self {
+        match text {
+            ObjectRefusalText::Conflict => Self::Conflict,
+            ObjectRefusalText::NotFound => Self::NotFound,
+            ObjectRefusalText::Forbidden => Self::Forbidden,
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Converts the predicate of a `keep-objects` edit: makes the tree that a plugin has written as a list of nodes.
+//! Converts the predicate of a `keep-objects` or `require-object-match` edit: makes the tree that a plugin has written as a list of nodes.
 
 use ctrlmesh_wire::LabelSelector;
 use ctrlmesh_wire::objects::{HashKey, HashRange, NameSet, Predicate, PredicateError};
@@ -11,6 +11,7 @@ use crate::wasm::validate::{self, TextLimit};
 pub(super) fn check_pattern_count(edits: &[types::RequestEdit]) -> Result<(), String> {
     let predicates = edits.iter().filter_map(|edit| match edit {
         types::RequestEdit::KeepObjects(nodes) => Some(nodes),
+        types::RequestEdit::RequireObjectMatch(requirement) => Some(&requirement.predicate),
         _ => None,
     });
     let patterns = predicates.flatten().map(|node| match node {
@@ -20,7 +21,16 @@ pub(super) fn check_pattern_count(edits: &[types::RequestEdit]) -> Result<(), St
     validate::pattern_count(patterns.sum())
 }
 
-/// The predicate of an edit, validated.
+/// The predicate of `require-object-match`, validated.
+pub(super) fn required_predicate(
+    nodes: Vec<types::PredicateNode>,
+    text: &mut TextLimit,
+) -> Result<ObjectPredicate, String> {
+    let predicate = predicate_tree(nodes, text).map_err(|problem| format!("require-object-match: {problem}"))?;
+    Ok(predicate.into())
+}
+
+/// The predicate of `keep-objects`, validated.
 pub(super) fn object_predicate(
     nodes: Vec<types::PredicateNode>,
     text: &mut TextLimit,
@@ -273,6 +283,15 @@ mod tests {
                 "{found:?} instead of {expected:?}"
             );
         }
+    }
+
+    #[test]
+    fn invalid_predicate_is_named_by_its_edit() {
+        let found = required_predicate(vec![], &mut TextLimit::default()).unwrap_err();
+        assert_eq!(
+            found,
+            "require-object-match: a predicate without nodes: leave the edit out where all objects are kept"
+        );
     }
 
     #[test]
