@@ -1,13 +1,15 @@
-//! The plugin: builds view and lock from the settings once, then looks them up for each request.
+//! The plugin: builds view and lock from the settings once, then looks them up for each request. Collections are narrowed to the shard's
+//! objects. Writes of other objects of a divided kind are refused.
 
 use ctrlmesh_sdk::settings::Invalid;
 use ctrlmesh_sdk::{
-    Host, InstanceInfo, MatchRule, Phases, Plugin, Refusal, Request, RequestEdit, RequestVerdict, Subscription, Verb,
+    Host, InstanceInfo, MatchRule, ObjectRefusal, Phases, Plugin, Refusal, Request, RequestEdit, RequestVerdict,
+    Subscription, Verb,
 };
 
 use crate::freshness;
 use crate::lock::Lock;
-use crate::settings::Settings;
+use crate::settings::{NamedGets, Settings};
 use crate::view::View;
 
 /// A collection is deleted by the API server, which knows no hash ranges: it would delete objects of other shards, too.
@@ -22,6 +24,7 @@ pub(crate) struct ShardSelector {
     view: View,
     lock: Option<Lock>,
     consistent_reads: bool,
+    named_gets: NamedGets,
 }
 
 impl Plugin for ShardSelector {
@@ -33,8 +36,9 @@ impl Plugin for ShardSelector {
         for warning in view.warnings() {
             host.warn(warning);
         }
+        let named_gets = settings.named_gets.unwrap_or_default();
         let rules: Vec<MatchRule> = view
-            .match_rules()
+            .match_rules(named_gets != NamedGets::Pass)
             .chain(lock.iter().flat_map(Lock::match_rules))
             .collect();
         if rules.is_empty() {
@@ -44,6 +48,7 @@ impl Plugin for ShardSelector {
             view,
             lock,
             consistent_reads: settings.consistent_reads.unwrap_or_default(),
+            named_gets,
         };
         Ok((plugin, Subscription::new(Phases::ON_REQUEST, rules)))
     }
@@ -64,7 +69,7 @@ impl ShardSelector {
         let reads_collection =
             matches!(req.verb(), Verb::List | Verb::Watch | Verb::Deletecollection) && req.subresource().is_empty();
         if !reads_collection {
-            return RequestVerdict::proceed();
+            return self.verdict_for_object(req);
         }
         let (group, resource) = (req.group(), req.resource());
         let mut selector = self.view.selector_for(group, resource);
@@ -82,6 +87,19 @@ impl ShardSelector {
             edits.extend(freshness::no_older_than_now(req));
         }
         RequestVerdict::edit(edits)
+    }
+
+    /// The verdict on a request that names one object. A create does so with a subresource only.
+    fn verdict_for_object(&self, req: &dyn Request) -> RequestVerdict {
+        let refusal = match (req.verb(), self.named_gets) {
+            (Verb::Update | Verb::Patch | Verb::Delete, _) => ObjectRefusal::Conflict,
+            (Verb::Create, _) if !req.subresource().is_empty() => ObjectRefusal::Conflict,
+            (Verb::Get, NamedGets::NotFound) => ObjectRefusal::NotFound,
+            (Verb::Get, NamedGets::Forbidden) => ObjectRefusal::Forbidden,
+            _ => return RequestVerdict::proceed(),
+        };
+        let own = self.view.own_objects(req.group(), req.resource());
+        RequestVerdict::edit(own.map(|own| RequestEdit::require_object_match(own, refusal)))
     }
 }
 

@@ -16,6 +16,19 @@ pub(crate) struct Settings {
     pub(crate) shard: Option<String>,
     /// Lists that a limit narrows are never answered with a state older than the request.
     pub(crate) consistent_reads: Option<bool>,
+    /// Gets by name of objects that hash ranges leave out. Unset: `Pass`.
+    pub(crate) named_gets: Option<NamedGets>,
+}
+
+/// What happens with a get by name of an object that hash ranges leave out.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Deserialize)]
+pub(crate) enum NamedGets {
+    #[default]
+    Pass,
+    /// 404, as if there were no such object.
+    NotFound,
+    /// 403.
+    Forbidden,
 }
 
 #[derive(Debug, Default, Deserialize)]

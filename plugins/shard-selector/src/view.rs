@@ -1,5 +1,7 @@
 //! The selector and the hash ranges of each resource: the `limits`, validated and compiled once, looked up for each request.
 
+use std::collections::BTreeSet;
+
 use ctrlmesh_sdk::settings::Invalid;
 use ctrlmesh_sdk::{MatchRule, ObjectPredicate, Verb};
 use ctrlmesh_wire::is_dns_subdomain;
@@ -17,9 +19,16 @@ const MAX_REQUIREMENTS: usize = 256;
 const MAX_SCOPES: usize = 200;
 const MAX_NAME_BYTES: usize = 32 * 1024;
 
+/// Verbs with selectors.
+const COLLECTION_VERBS: [Verb; 3] = [Verb::List, Verb::Watch, Verb::Deletecollection];
+/// Verbs that write an object, or a subresource of it.
+const OBJECT_VERBS: [Verb; 4] = [Verb::Create, Verb::Update, Verb::Patch, Verb::Delete];
+
 #[derive(Debug, Default)]
 pub(crate) struct View {
     limits: Vec<CompiledLimit>,
+    /// Whether the shard is one of several that hashes divide.
+    has_hash_ranges: bool,
     warnings: Vec<String>,
     used: UsedLimits,
 }
@@ -42,6 +51,8 @@ struct CompiledLimit {
     selector: Option<String>,
     /// `None`: hashes restrict nothing.
     kept: Option<KeptObjects>,
+    /// The objects that the shard may write. `None`: all.
+    own: Option<ObjectPredicate>,
 }
 
 /// All pairs of a group and a resource.
@@ -60,7 +71,10 @@ enum Names {
 
 impl View {
     pub(crate) fn new(limits: &[Limit]) -> Result<Self, Invalid> {
-        let mut view = Self::default();
+        let mut view = Self {
+            has_hash_ranges: limits.iter().any(|limit| limit.hash_ranges.is_some()),
+            ..Self::default()
+        };
         for (index, limit) in limits.iter().enumerate() {
             view.add_limit(index, limit)
                 .map_err(|error| error.index(index).field("limits"))?;
@@ -103,11 +117,18 @@ impl View {
             return Err(Invalid::new(message).field("relateResources"));
         }
         if !scopes.is_empty() {
+            let own = if self.has_hash_ranges && selects_nothing(&requirements) {
+                Some(ObjectPredicate::any([]))
+            } else {
+                let divided = kept.as_ref().filter(|kept| kept.is_divided);
+                divided.map(|kept| kept.predicate.clone())
+            };
             self.limits.push(CompiledLimit {
                 scopes,
                 excepted,
                 selector: (!selector.is_empty()).then_some(selector),
                 kept,
+                own,
             });
         }
         Ok(())
@@ -155,15 +176,21 @@ impl View {
         self.warnings.iter().map(String::as_str)
     }
 
-    /// Match rules for the requests of [`View::selector_for`] and [`View::predicate_for`]. Resources that a limit leaves out are among
-    /// them.
-    pub(crate) fn match_rules(&self) -> impl Iterator<Item = MatchRule> {
-        self.limits.iter().flat_map(|limit| &limit.scopes).map(|scope| {
-            MatchRule::api()
-                .verbs([Verb::List, Verb::Watch, Verb::Deletecollection])
-                .subresources([""])
-                .groups(scope.groups.match_rule_texts())
-                .resources(scope.resources.match_rule_texts())
+    /// Match rules for the requests of [`View::selector_for`], [`View::predicate_for`] and [`View::own_objects`]. Resources that a limit
+    /// leaves out are among them, and so are creates. `with_gets`: gets by name, too.
+    pub(crate) fn match_rules(&self, with_gets: bool) -> impl Iterator<Item = MatchRule> {
+        self.limits.iter().flat_map(move |limit| {
+            let is_fenced = limit.own.is_some();
+            limit.scopes.iter().map(move |scope| {
+                let rule = MatchRule::api()
+                    .groups(scope.groups.match_rule_texts())
+                    .resources(scope.resources.match_rule_texts());
+                if !is_fenced {
+                    return rule.verbs(COLLECTION_VERBS).subresources([""]);
+                }
+                let gets = with_gets.then_some(Verb::Get);
+                rule.verbs(COLLECTION_VERBS.into_iter().chain(OBJECT_VERBS).chain(gets))
+            })
         })
     }
 
@@ -196,9 +223,25 @@ impl View {
         kept.any(|kept| kept.is_divided)
     }
 
+    /// The objects of a resource that the shard may write: those that each matching limit leaves in by their hashes. `None`: all.
+    pub(crate) fn own_objects(&self, group: &str, resource: &str) -> Option<ObjectPredicate> {
+        let limits = self
+            .limits_of(group, resource)
+            .filter(|limit| limit.is_fence_of(group, resource));
+        let mut own = limits.filter_map(|limit| limit.own.clone()).peekable();
+        own.peek()?;
+        Some(ObjectPredicate::all(own))
+    }
+
     fn limits_of(&self, group: &str, resource: &str) -> impl Iterator<Item = &CompiledLimit> {
         self.limits.iter().filter(move |limit| limit.matches(group, resource))
     }
+}
+
+/// Whether one requirement is the opposite of another, as in the selector of a shard that has none of these objects.
+fn selects_nothing(requirements: &BTreeSet<String>) -> bool {
+    let mut keys = requirements.iter().filter_map(|text| text.strip_prefix('!'));
+    keys.any(|key| requirements.contains(key))
 }
 
 /// Unlike `relateResources`, an empty list is no resource.
@@ -216,6 +259,14 @@ impl CompiledLimit {
     fn matches(&self, group: &str, resource: &str) -> bool {
         let has = |scopes: &[Scope]| scopes.iter().any(|scope| scope.contains(group, resource));
         has(&self.scopes) && !has(&self.excepted)
+    }
+
+    /// Whether writes are limited, too. Those of events are only if the limit names them: a controller updates its own events, whose
+    /// hashes say nothing.
+    fn is_fence_of(&self, group: &str, resource: &str) -> bool {
+        let is_event = resource == "events" && matches!(group, "" | "events.k8s.io");
+        let mut scopes = self.scopes.iter();
+        !is_event || scopes.any(|scope| scope.resources.are_named() && scope.contains(group, resource))
     }
 }
 
@@ -262,6 +313,11 @@ impl Names {
             Self::Any => true,
             Self::These(names) => names.iter().any(|candidate| candidate == name),
         }
+    }
+
+    /// Whether it is a list of names, and no wildcard.
+    fn are_named(&self) -> bool {
+        matches!(self, Self::These(_))
     }
 
     /// Size as the host counts it: one more for each name.

@@ -2,8 +2,8 @@
 
 use ctrlmesh_sdk::testing::{Bench, TestRequest};
 use ctrlmesh_sdk::{
-    HashKey, HashRange, HashRanges, ObjectPredicate, PredicateNode, RequestAction, RequestEdit, RequestVerdict, Reuse,
-    Verb,
+    HashKey, HashRange, HashRanges, ObjectPredicate, ObjectRefusal, PredicateNode, RequestAction, RequestEdit,
+    RequestVerdict, Reuse, Verb,
 };
 
 use crate::plugin::ShardSelector;
@@ -106,6 +106,117 @@ fn excepted_resources_and_objects_by_name_are_left_alone() {
             "{request:?}"
         );
     }
+}
+
+/// Requests that write an object of this resource, and the resource's subresources.
+fn writes(group: &str, resource: &str) -> Vec<TestRequest> {
+    let of = |verb| TestRequest::api(verb, group, resource).namespace("team").name("w");
+    let mut writes: Vec<_> = [Verb::Update, Verb::Patch, Verb::Delete].into_iter().map(of).collect();
+    writes.push(of(Verb::Update).subresource("status"));
+    writes.push(of(Verb::Patch).subresource("scale"));
+    writes.push(of(Verb::Create).subresource("eviction"));
+    writes
+}
+
+#[test]
+fn writes_of_objects_outside_of_the_ranges_are_refused() {
+    let ranges = [(0, Some(1 << 62)), (1 << 63, Some((1 << 63) + (1 << 54)))];
+    let own = kept(HashKey::ControllerUid, &ranges);
+    let expected = [RequestEdit::require_object_match(own, ObjectRefusal::Conflict)];
+    for request in writes("example.com", "widgets") {
+        assert_eq!(edits_for(SETTINGS, &request), expected, "{request:?}");
+        assert_eq!(bench(SETTINGS).on_request(&request).reuse, Reuse::WhileUnchanged);
+    }
+}
+
+#[test]
+fn verdict_on_a_write_reads_no_name() {
+    let request = TestRequest::api(Verb::Patch, "example.com", "widgets").name("w");
+    bench(SETTINGS).on_request(&request);
+    let reads = request.take_reads();
+    assert!(!reads.contains(&"name"), "{reads:?}");
+}
+
+#[test]
+fn writes_that_no_range_leaves_out_pass() {
+    let all = SETTINGS.replace(r#""0-255", "512""#, r#""0-1023""#);
+    let labels = r#"{"limits": [{"selector": {"matchLabels": {"a": "b"}}}]}"#;
+    let proceed = RequestVerdict::proceed().reusable();
+    for (settings, group, resource) in [
+        (&*all, "example.com", "widgets"),
+        (labels, "example.com", "widgets"),
+        (SETTINGS, "example.com", "classes"),
+        (SETTINGS, "", "pods"),
+    ] {
+        for request in writes(group, resource) {
+            assert_eq!(bench(settings).on_request(&request), proceed, "{settings} {request:?}");
+        }
+    }
+    let create = TestRequest::api(Verb::Create, "example.com", "widgets").namespace("team");
+    assert_eq!(bench(SETTINGS).on_request(&create), proceed);
+}
+
+#[test]
+fn events_are_written_by_every_shard_unless_a_limit_names_them() {
+    let core = |resources: &str| {
+        let relate = format!(r#"[{{"apiGroups": ["", "events.k8s.io"], "resources": ["{resources}"]}}]"#);
+        format!(r#"{{"limits": [{{"relateResources": {relate}, "hashRanges": {{"key": "uid", "ranges": ["7"]}}}}]}}"#)
+    };
+    for group in ["", "events.k8s.io"] {
+        for request in writes(group, "events") {
+            let verdict = bench(&core("*")).on_request(&request);
+            assert_eq!(verdict, RequestVerdict::proceed().reusable(), "{request:?}");
+            assert_eq!(edits_for(&core("events"), &request).len(), 1, "{request:?}");
+        }
+    }
+    for request in writes("", "pods") {
+        assert_eq!(edits_for(&core("*"), &request).len(), 1, "{request:?}");
+    }
+}
+
+#[test]
+fn shard_writes_no_object_of_a_resource_that_it_is_shown_nothing_of() {
+    let nothing =
+        r#"{"matchExpressions": [{"key": "k", "operator": "Exists"}, {"key": "k", "operator": "DoesNotExist"}]}"#;
+    let clusters = r#"[{"apiGroups": ["example.com"], "resources": ["clusters"]}]"#;
+    let singletons = format!(r#"{{"relateResources": {clusters}, "selector": {nothing}}}"#);
+    let settings = SETTINGS
+        .replace("\"classes\"", "\"clusters\"")
+        .replace("}]\n}", &format!("}}, {singletons}]\n}}"));
+    let none = ObjectPredicate::any([]);
+    let expected = [RequestEdit::require_object_match(none, ObjectRefusal::Conflict)];
+    for request in writes("example.com", "clusters") {
+        assert_eq!(edits_for(&settings, &request), expected, "{request:?}");
+    }
+    let labels_alone = format!(r#"{{"limits": [{singletons}]}}"#);
+    for request in writes("example.com", "clusters") {
+        let verdict = bench(&labels_alone).on_request(&request);
+        assert_eq!(verdict, RequestVerdict::proceed().reusable(), "{request:?}");
+    }
+}
+
+#[test]
+fn gets_by_name_are_refused_as_the_setting_says() {
+    let get = || TestRequest::get("example.com", "widgets", "w").namespace("team");
+    let with = |value: &str| SETTINGS.replacen('{', &format!(r#"{{"namedGets": "{value}","#), 1);
+    for settings in [SETTINGS.to_owned(), with("Pass")] {
+        assert!(!bench(&settings).wakes(&get()), "{settings}");
+    }
+    for (value, refusal) in [
+        ("NotFound", ObjectRefusal::NotFound),
+        ("Forbidden", ObjectRefusal::Forbidden),
+    ] {
+        let edits = edits_for(&with(value), &get());
+        assert!(
+            matches!(&edits[..], [RequestEdit::RequireObjectMatch(required)] if required.refusal == refusal),
+            "{value}: {edits:?}"
+        );
+        let classes = TestRequest::get("example.com", "classes", "c");
+        let verdict = bench(&with(value)).on_request(&classes);
+        assert_eq!(verdict, RequestVerdict::proceed().reusable());
+    }
+    let error = Bench::<ShardSelector>::new(&with("Hide")).err().unwrap();
+    assert!(error.contains("unknown variant `Hide`"), "{error}");
 }
 
 #[test]

@@ -82,7 +82,7 @@ fn empty_selector_restricts_nothing_and_is_warned_about() {
     ] {
         let view = parse_view(limits).unwrap();
         assert_eq!(view.selector_for("", "pods"), None, "{limits}");
-        assert_eq!(view.match_rules().count(), 0, "{limits}");
+        assert_eq!(view.match_rules(false).count(), 0, "{limits}");
         assert_eq!(
             view.warnings().collect::<Vec<_>>(),
             ["limits[0] has no selector and restricts nothing"],
@@ -94,7 +94,7 @@ fn empty_selector_restricts_nothing_and_is_warned_about() {
 #[test]
 fn rule_that_matches_nothing_is_warned_about() {
     let view = parse_view(&limits_json("[]", r#"["pods"]"#)).unwrap();
-    assert_eq!(view.match_rules().count(), 0);
+    assert_eq!(view.match_rules(false).count(), 0);
     let warnings: Vec<_> = view.warnings().collect();
     assert!(matches!(warnings[..], [warning] if warning.starts_with("limits[0].relateResources[0] matches nothing")));
 }
@@ -207,7 +207,7 @@ fn subscription_stays_within_the_bounds_of_the_host() {
         let elements = vec![element; elements].join(",");
         format!(r#"[{{"relateResources": [{elements}], "selector": {{"matchLabels": {{"a": "1"}}}}}}]"#)
     };
-    assert_eq!(parse_view(&limits(200, 1)).unwrap().match_rules().count(), 200);
+    assert_eq!(parse_view(&limits(200, 1)).unwrap().match_rules(false).count(), 200);
     assert_refused(&limits(201, 1), "limits[0].relateResources: ", "201 elements");
     assert_refused(&limits(1, 600), "limits[0].relateResources: ", "bytes of names");
 }
