@@ -66,3 +66,4 @@ mod upgrades;
 mod upstream;
 mod verdicts;
 mod watches;
+mod write_fence;
