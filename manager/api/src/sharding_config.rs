@@ -93,6 +93,11 @@ pub struct ShardingConfigSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64), extend("x-kubernetes-list-type" = "atomic"))]
     pub limits: Option<Vec<Limit>>,
+    /// What a get by name gets for an object that hash ranges leave out. Pass: the object. NotFound: 404; a controller that
+    /// believes it may create the object again, or forget what belongs to it. Forbidden: 403. Default: Pass.
+    #[serde(default, skip_serializing_if = "is_pass")]
+    #[schemars(extend("default" = "Pass"))]
+    pub named_gets: NamedGets,
     /// How pods of this shard apply a change of the objects that they see. Live: while they run. Restart: the pods are
     /// evicted one at a time, the leader last, and their replacements apply it. Default: Live.
     #[serde(default, skip_serializing_if = "is_live")]
@@ -133,6 +138,23 @@ pub enum Reshard {
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it with a reference")]
 fn is_live(reshard: &Reshard) -> bool {
     *reshard == Reshard::Live
+}
+
+/// What a get by name gets for an object that hash ranges leave out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum NamedGets {
+    /// The object.
+    #[default]
+    Pass,
+    /// 404, as if there were no such object.
+    NotFound,
+    /// 403.
+    Forbidden,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it with a reference")]
+fn is_pass(named_gets: &NamedGets) -> bool {
+    *named_gets == NamedGets::Pass
 }
 
 /// Hand-over of the objects of a shard while some of its pods do not answer.

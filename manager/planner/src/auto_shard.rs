@@ -311,6 +311,7 @@ fn shard_object(
         controller: root.spec.controller.clone(),
         webhook: root.spec.webhook.clone(),
         limits: Some(limits),
+        named_gets: root.spec.named_gets,
         reshard: root.spec.reshard,
         settle_seconds: root.spec.settle_seconds,
         unreachable_pods: root.spec.unreachable_pods.clone(),

@@ -88,7 +88,7 @@ impl BuiltIn {
             Self::RateLimit => &["rateLimitings", "rules"],
             Self::CircuitBreaker => &["rateLimitings", "rules", "trafficInterceptRules"],
             Self::TrimObjects => &[],
-            Self::ShardSelector => &["limits", "leaderElectionName", "shard", "consistentReads"],
+            Self::ShardSelector => &["limits", "leaderElectionName", "shard", "consistentReads", "namedGets"],
         }
     }
 

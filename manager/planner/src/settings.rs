@@ -1,6 +1,7 @@
 //! Converts custom resources into settings of the built-in plugins.
 
 use ctrlmesh_manager_api::circuit_breaker::{RateLimiting, TrafficInterceptRule, TriggerPolicy};
+use ctrlmesh_manager_api::sharding_config::NamedGets;
 use ctrlmesh_manager_api::{CircuitBreaker, FaultInjection, ShardingConfig};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
@@ -55,14 +56,15 @@ pub(crate) fn fault_inject(faults: &FaultInjection) -> Option<Value> {
 /// The limits and the lock of one shard.
 pub(crate) fn shard_selector(config: &ShardingConfig) -> Value {
     let limits: Value = config.spec.limits.iter().flatten().map(json_of).collect();
-    match &config.spec.controller {
-        None => json!({"limits": limits}),
-        Some(controller) => json!({
-            "limits": limits,
-            "leaderElectionName": controller.leader_election_name,
-            "shard": config.metadata.name,
-        }),
+    let mut settings = Map::from_iter([("limits".to_owned(), limits)]);
+    if let Some(controller) = &config.spec.controller {
+        settings.insert("leaderElectionName".to_owned(), json!(controller.leader_election_name));
+        settings.insert("shard".to_owned(), json!(config.metadata.name));
     }
+    if config.spec.named_gets != NamedGets::Pass {
+        settings.insert("namedGets".to_owned(), json_of(&config.spec.named_gets));
+    }
+    settings.into()
 }
 
 /// A rule in the form that its plugin accepts.

@@ -66,10 +66,11 @@ mod tests {
     use crate::auto_shard::{LabelKeys, auto_shard};
     use crate::find_overlaps;
     use crate::object_set::ObjectSet;
+    use crate::settings;
     use crate::validate::{Object, check_object, read};
     use crate::view::{resource_classes, visible_objects};
     use ctrlmesh_manager_api::ShardingConfig;
-    use ctrlmesh_manager_api::sharding_config::Limit;
+    use ctrlmesh_manager_api::sharding_config::{Limit, NamedGets};
     use ctrlmesh_wire::objects::VIRTUAL_RANGES;
 
     fn root(weights: &[i32]) -> ShardingConfig {
@@ -150,6 +151,17 @@ mod tests {
             text(&shards[2], "/spec/limits/1/selector"),
             json!({"matchLabels": {"a": "b"}})
         );
+    }
+
+    #[test]
+    fn shards_have_the_named_gets_of_their_root() {
+        let mut root = root(&[1, 1]);
+        root.spec.named_gets = NamedGets::Forbidden;
+        for shard in auto_shard(&root, &[], &LabelKeys::default()).unwrap() {
+            assert_eq!(settings::shard_selector(&shard)["namedGets"], "Forbidden");
+        }
+        let unset = settings::shard_selector(&shards(&[1])[0]);
+        assert_eq!(unset.get("namedGets"), None);
     }
 
     #[test]

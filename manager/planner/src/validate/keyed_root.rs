@@ -361,6 +361,31 @@ mod tests {
     }
 
     #[test]
+    fn not_found_for_gets_by_name_is_warned_of() {
+        for (value, expected) in [("Pass", 0), ("Forbidden", 0), ("NotFound", 1)] {
+            let found = warnings(&json!({"/namedGets": value}));
+            assert_eq!(found.len(), expected, "{value}: {found:?}");
+            assert!(
+                found.iter().all(|text| text.contains("may create it again")),
+                "{found:?}"
+            );
+        }
+        let spec = json!({
+            "selector": {"matchLabels": {"a": "b"}},
+            "limits": [{"selector": {"matchLabels": {"a": "b"}}}],
+            "namedGets": "Forbidden",
+        });
+        let findings = validate(&object("ShardingConfig", "s", &spec));
+        let mut warnings = findings.warnings.list().iter();
+        let is_its = |problem: &str| problem.starts_with("has no effect without root.key");
+        assert!(
+            warnings.any(|it| it.path == "spec.namedGets" && is_its(&it.problem)),
+            "{}",
+            findings.warnings
+        );
+    }
+
+    #[test]
     fn shard_with_hash_ranges_keeps_the_built_in_plugin() {
         let spec = json!({
             "selector": {"matchLabels": {"a": "b"}},

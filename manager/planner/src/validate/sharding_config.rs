@@ -1,7 +1,7 @@
 //! Rules of a ShardingConfig, of a shard and of a root.
 
 use ctrlmesh_contract::names::labels::STATEFUL_SET_POD_NAME;
-use ctrlmesh_manager_api::sharding_config::{Limit, Root, UnreachablePolicy};
+use ctrlmesh_manager_api::sharding_config::{Limit, NamedGets, Root, UnreachablePolicy};
 use ctrlmesh_manager_api::{LabelSelector, ShardingConfig};
 use ctrlmesh_wire::{is_dns_label, is_dns_subdomain};
 use serde_json::json;
@@ -45,6 +45,7 @@ pub fn check_sharding_config(config: &ShardingConfig, keys: &LabelKeys) -> Findi
             "has no effect with Wait; write policy: Proceed",
         );
     }
+    warn_of_named_gets(config, &mut findings);
     plugins::check_plugins(&config.spec.plugins, &mut findings);
     resource_names::warn_of_names_in_shard(config, &mut findings);
     warn_hidden_children::warn_of_hidden_children(config, keys, &mut findings);
@@ -54,6 +55,25 @@ pub fn check_sharding_config(config: &ShardingConfig, keys: &LabelKeys) -> Findi
         None => check_shard(config, &mut findings),
     }
     findings
+}
+
+/// Warns of a setting that has no effect, and of a 404 for objects that exist.
+fn warn_of_named_gets(config: &ShardingConfig, findings: &mut Findings) {
+    let spec = &config.spec;
+    if spec.named_gets == NamedGets::Pass {
+        return;
+    }
+    let has_ranges = || spec.limits.iter().flatten().any(|limit| limit.hash_ranges.is_some());
+    let is_divided = spec.root.as_ref().map_or_else(has_ranges, |root| root.key.is_some());
+    if !is_divided {
+        let problem =
+            "has no effect without root.key or hashRanges: gets by name are not filtered by labels; remove it";
+        findings.warn("spec.namedGets", problem);
+    } else if spec.named_gets == NamedGets::NotFound {
+        let problem = "is NotFound: a controller that gets 404 for an object of another shard may create it again, or remove what \
+                       belongs to it; write Forbidden, unless the controller is known to do neither";
+        findings.warn("spec.namedGets", problem);
+    }
 }
 
 fn check_shard(config: &ShardingConfig, findings: &mut Findings) {
