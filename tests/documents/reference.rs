@@ -6,7 +6,7 @@ use std::fs;
 
 use anyhow::Context as _;
 use clap::{Arg, Command, CommandFactory as _};
-use ctrlmesh_tests::{TestEnv, guest_entry, repository_root, shard_entry, wait_until};
+use ctrlmesh_tests::{EntrySpec, TestEnv, guest_entry, repository_root, shard_entry, wait_until};
 use http::Method;
 use serde_json::json;
 
@@ -211,7 +211,11 @@ async fn sidecar_metrics() -> anyhow::Result<String> {
         .with_field("onFailure", "Open".into())
         .with_field("order", 1.into());
     let flags = ["--external-address", "127.0.0.1:0", "--memory-limit", "512Mi"];
-    let mut env = TestEnv::start_with(vec![crash.clone(), shard_entry("a")], &flags).await?;
+    let fence = EntrySpec::new("shard-selector/fence", ctrlmesh_plugins_builtin::SHARD_SELECTOR);
+    let pods = json!([{ "apiGroups": [""], "resources": ["pods"] }]);
+    let no_ranges = json!({ "key": "namespace", "ranges": [] });
+    let fence = fence.with_settings(json!({ "limits": [{ "relateResources": pods, "hashRanges": no_ranges }] }));
+    let mut env = TestEnv::start_with(vec![crash.clone(), shard_entry("a"), fence], &flags).await?;
     env.seed_config_maps("default", "b", 1)?;
     let client = env.client();
     let object = json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": "b0" } }).to_string();
@@ -219,6 +223,10 @@ async fn sidecar_metrics() -> anyhow::Result<String> {
         .send(Method::POST, "/api/v1/namespaces/default/configmaps", object)
         .await?;
     assert_eq!(created.status, 409);
+    let deleted = client
+        .send(Method::DELETE, "/api/v1/namespaces/default/pods/p", "")
+        .await?;
+    assert_eq!(deleted.status, 409);
     env.chain.publish_bytes(b"no chain", vec![crash, shard_entry("a")])?;
     wait_until("everything is counted", || async {
         client.get("/api/v1/configmaps").await?;
@@ -229,6 +237,7 @@ async fn sidecar_metrics() -> anyhow::Result<String> {
             "plugin_quarantines",
             "chain_refused",
             "creates_already_exist",
+            "objects_refused",
         ];
         Ok(names.into_iter().all(counted))
     })
