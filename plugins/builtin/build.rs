@@ -15,8 +15,9 @@ const TARGET: &str = "wasm32-wasip2";
 const PROFILE: &str = "plugin";
 
 /// Inputs of the nested build, relative to the repository. Folders are watched with all their contents.
-const SOURCES: [&str; 10] = [
+const SOURCES: [&str; 11] = [
     "sdk",
+    "wire",
     "plugins/rules",
     "plugins/circuit-breaker",
     "plugins/rate-limit",
