@@ -350,6 +350,7 @@ async fn uid_or_encoding_that_does_not_fit_is_refused_before_the_write_is_sent()
             ),
             409,
         ),
+        (Write::new(Method::DELETE, "?uid=other", "application/json", ""), 409),
         (Write::new(Method::PUT, "", "application/cbor", "x"), 415),
         (Write::new(Method::PUT, "", "application/json", "{"), 400),
     ] {

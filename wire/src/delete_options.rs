@@ -142,7 +142,8 @@ pub fn edit_delete_options(
     }
 }
 
-/// The options in the query of a DELETE as a body in JSON, which takes their place.
+/// The options in the query of a DELETE as a body in JSON, which takes their place. The preconditions are the parameters `uid` and
+/// `resourceVersion` (apimachinery `pkg/apis/meta/v1/conversion.go`, `Convert_url_Values_To_v1_DeleteOptions`).
 ///
 /// # Errors
 /// When the API server could not read an option.
@@ -159,7 +160,16 @@ pub fn delete_options_of_query(raw_query: &str) -> Result<Vec<u8>, DeleteOptions
         })?;
         edits.push(edit);
     }
-    edit_json(br#"{"kind":"DeleteOptions","apiVersion":"v1"}"#, &edits)
+    let preconditions = ["uid", "resourceVersion"].into_iter().filter_map(|name| {
+        let value = query.get(name).filter(|value| !value.is_empty())?;
+        Some((name.to_owned(), Value::from(&*value)))
+    });
+    let preconditions: Map<String, Value> = preconditions.collect();
+    let mut options = serde_json::json!({"kind": "DeleteOptions", "apiVersion": "v1"});
+    if let Some(members) = options.as_object_mut().filter(|_| !preconditions.is_empty()) {
+        members.insert("preconditions".to_owned(), preconditions.into());
+    }
+    edit_json(options.to_string().as_bytes(), &edits)
 }
 
 fn edit_json(body: &[u8], edits: &[DeleteOptionEdit]) -> Result<Vec<u8>, DeleteOptionsError> {
@@ -303,6 +313,17 @@ mod tests {
             "orphanDependents": false,
         });
         assert_eq!(body, expected);
+        for (query, expected) in [
+            (
+                "uid=u%2D1&resourceVersion=7&uid=u-2",
+                serde_json::json!({ "uid": "u-1", "resourceVersion": "7" }),
+            ),
+            ("uid=&resourceVersion=7", serde_json::json!({ "resourceVersion": "7" })),
+            ("uid=&resourceVersion=", Value::Null),
+        ] {
+            let body: Value = serde_json::from_slice(&delete_options_of_query(query).unwrap()).unwrap();
+            assert_eq!(body["preconditions"], expected, "{query}");
+        }
         let error = delete_options_of_query("gracePeriodSeconds=soon").unwrap_err();
         assert_eq!(
             error.to_string(),
