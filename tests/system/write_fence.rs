@@ -191,9 +191,9 @@ async fn own_objects_are_written_after_one_read_of_their_metadata() -> anyhow::R
 async fn writes_of_other_objects_are_refused_and_not_sent() -> anyhow::Result<()> {
     let fence = Fence::start(half_by_owner()).await?;
     let before = fence.pod(&fence.other).await?;
-    let subresource = Write::new(Method::POST, "/exec", "application/json", "");
+    let tunnels = [Method::POST, Method::GET].map(|method| Write::new(method, "/exec", "application/json", ""));
     let mut count = 0.0;
-    for write in writes().into_iter().chain([subresource]) {
+    for write in writes().into_iter().chain(tunnels) {
         fence.env.api.requests().clear();
         let answer = fence.send(&write, &fence.other).await?;
         let what = format!("{} {} {}", write.method, write.rest, write.content_type);

@@ -10,7 +10,7 @@ use ctrlmesh_sdk::{
 use crate::freshness;
 use crate::lock::Lock;
 use crate::settings::{NamedGets, Settings};
-use crate::view::View;
+use crate::view::{self, View};
 
 /// A collection is deleted by the API server, which knows no hash ranges: it would delete objects of other shards, too.
 const PARTIAL_DELETION: &str = "this shard has only some objects of this collection, and a collection cannot be deleted in part; \
@@ -94,6 +94,7 @@ impl ShardSelector {
         let refusal = match (req.verb(), self.named_gets) {
             (Verb::Update | Verb::Patch | Verb::Delete, _) => ObjectRefusal::Conflict,
             (Verb::Create, _) if !req.subresource().is_empty() => ObjectRefusal::Conflict,
+            (Verb::Get, _) if view::is_tunnel(req.subresource()) => ObjectRefusal::Conflict,
             (Verb::Get, NamedGets::NotFound) => ObjectRefusal::NotFound,
             (Verb::Get, NamedGets::Forbidden) => ObjectRefusal::Forbidden,
             _ => return RequestVerdict::proceed(),

@@ -23,6 +23,13 @@ const MAX_NAME_BYTES: usize = 32 * 1024;
 const COLLECTION_VERBS: [Verb; 3] = [Verb::List, Verb::Watch, Verb::Deletecollection];
 /// Verbs that write an object, or a subresource of it.
 const OBJECT_VERBS: [Verb; 4] = [Verb::Create, Verb::Update, Verb::Patch, Verb::Delete];
+/// Subresources of pods through which clients run commands and send bytes. WebSocket clients, such as kubectl, open them by a get.
+const TUNNELS: [&str; 3] = ["attach", "exec", "portforward"];
+
+/// Whether a get of this subresource is as good as a write.
+pub(crate) fn is_tunnel(subresource: &str) -> bool {
+    TUNNELS.contains(&subresource)
+}
 
 #[derive(Debug, Default)]
 pub(crate) struct View {
@@ -177,9 +184,15 @@ impl View {
     }
 
     /// Match rules for the requests of [`View::selector_for`], [`View::predicate_for`] and [`View::own_objects`]. Resources that a limit
-    /// leaves out are among them, and so are creates. `with_gets`: gets by name, too.
+    /// leaves out are among them, and so are creates. `with_gets`: gets by name, too;
+    /// otherwise only those that open tunnels into pods.
     pub(crate) fn match_rules(&self, with_gets: bool) -> impl Iterator<Item = MatchRule> {
-        self.limits.iter().flat_map(move |limit| {
+        let own_pods = self.own_objects("", "pods").filter(|_| !with_gets);
+        let tunnels = own_pods.map(|_| {
+            let pods = MatchRule::api().groups([""]).resources(["pods"]);
+            pods.verbs([Verb::Get]).subresources(TUNNELS)
+        });
+        let rules = self.limits.iter().flat_map(move |limit| {
             let is_fenced = limit.own.is_some();
             limit.scopes.iter().map(move |scope| {
                 let rule = MatchRule::api()
@@ -191,7 +204,8 @@ impl View {
                 let gets = with_gets.then_some(Verb::Get);
                 rule.verbs(COLLECTION_VERBS.into_iter().chain(OBJECT_VERBS).chain(gets))
             })
-        })
+        });
+        rules.chain(tunnels)
     }
 
     /// The selectors of all matching limits, ANDed: each stays a requirement of its own, so that none can replace another.

@@ -130,6 +130,22 @@ fn writes_of_objects_outside_of_the_ranges_are_refused() {
 }
 
 #[test]
+fn tunnels_into_pods_are_writes_by_whatever_method() {
+    let pods = r#"{"namedGets": "Pass", "limits": [{"hashRanges": {"key": "uid", "ranges": ["0-511"]}}]}"#;
+    let own = kept(HashKey::Uid, &[(0, Some(1 << 63))]);
+    let expected = [RequestEdit::require_object_match(own, ObjectRefusal::Conflict)];
+    let get = |subresource| TestRequest::get("", "pods", "p").subresource(subresource);
+    for subresource in ["attach", "exec", "portforward"] {
+        for named_gets in ["Pass", "NotFound"] {
+            let settings = pods.replace("Pass", named_gets);
+            assert_eq!(edits_for(&settings, &get(subresource)), expected, "{named_gets}");
+        }
+        assert!(!bench(SETTINGS).wakes(&get(subresource)));
+    }
+    assert!(!bench(pods).wakes(&get("log")));
+}
+
+#[test]
 fn verdict_on_a_write_reads_no_name() {
     let request = TestRequest::api(Verb::Patch, "example.com", "widgets").name("w");
     bench(SETTINGS).on_request(&request);

@@ -224,7 +224,11 @@ fn only_deciding_facts_are_read_and_verdicts_are_reusable() {
             &resource[..],
         ),
         (&without_lock, TestRequest::list("", "nodes"), &resource),
-        (&without_lock, TestRequest::get("", "pods", "p"), &["verb"]),
+        (
+            &without_lock,
+            TestRequest::get("", "pods", "p"),
+            &["subresource", "verb"],
+        ),
         (SETTINGS, TestRequest::get("", "pods", "p"), &resource),
         (
             SETTINGS,
