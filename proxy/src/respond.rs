@@ -235,6 +235,17 @@ impl Reply {
         reply.with_object(object)
     }
 
+    /// The API server does not take the credentials with which the sidecar has asked for the object. The code is that of the API server,
+    /// because clients read a new token at it.
+    pub(crate) fn unknown_credentials(object: &NamedObject) -> Self {
+        let message = format!(
+            "the sidecar needs the metadata of {} to decide on this request, and the API server does not take the credentials of the \
+             request",
+            object.description()
+        );
+        Self::new(StatusCode::UNAUTHORIZED, message).with_object(object)
+    }
+
     /// The API server did not answer with the object by which the sidecar has to decide on the request. Nothing was sent, so a repeat is
     /// harmless.
     pub(crate) fn unknown_object(object: &NamedObject, status: StatusCode) -> Self {

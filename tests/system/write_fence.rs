@@ -293,7 +293,7 @@ async fn hash_of_the_namespace_needs_no_read() -> anyhow::Result<()> {
 #[tokio::test]
 async fn client_without_the_right_to_get_is_told_so() -> anyhow::Result<()> {
     let fence = Fence::start(half_by_owner()).await?;
-    for (code, expected) in [(403, 403), (401, 403), (429, 503), (500, 503)] {
+    for (code, expected) in [(403, 403), (401, 401), (429, 503), (500, 503)] {
         let fault = Fault::Status {
             code,
             retry_after: None,

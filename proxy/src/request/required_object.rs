@@ -227,12 +227,13 @@ impl<'a> RequiredObject<'a> {
         match response.status() {
             StatusCode::OK => {}
             StatusCode::NOT_FOUND => return Ok(None),
-            status @ (StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) => {
-                if status == StatusCode::UNAUTHORIZED && uses_sidecar_credentials {
+            StatusCode::UNAUTHORIZED => {
+                if uses_sidecar_credentials {
                     exchange.worker.credentials().refresh_now();
                 }
-                return Err(Reply::unreadable_object(&self.object));
+                return Err(Reply::unknown_credentials(&self.object));
             }
+            StatusCode::FORBIDDEN => return Err(Reply::unreadable_object(&self.object)),
             status => return Err(Reply::unknown_object(&self.object, status)),
         }
         let bytes = body::collect_response(response.into_body(), exchange.record).await?;
