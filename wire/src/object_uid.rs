@@ -2,8 +2,11 @@
 //! object of the same name. The rest of a body keeps its values; JSON loses the order of its keys where the UID is added.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::fmt;
 
-use serde::Deserialize;
+use serde::de::{Error as _, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 use serde_saphyr::Spanned;
 
@@ -139,11 +142,43 @@ fn only_field(message: &[u8], number: u32) -> Option<&[u8]> {
     found
 }
 
-/// The values as they are written: numbers keep their digits.
-type Members = BTreeMap<String, Box<RawValue>>;
+/// The values as they are written: numbers keep their digits. A key that occurs twice is an error, because decoders differ: some merge the
+/// values, and some take the last one.
+struct Members(BTreeMap<String, Box<RawValue>>);
+
+impl<'de> Deserialize<'de> for Members {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(MembersVisitor)
+    }
+}
+
+struct MembersVisitor;
+
+impl<'de> Visitor<'de> for MembersVisitor {
+    type Value = Members;
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Members, A::Error> {
+        let mut members = BTreeMap::new();
+        while let Some((key, value)) = map.next_entry::<String, Box<RawValue>>()? {
+            match members.entry(key) {
+                Entry::Vacant(vacant) => {
+                    vacant.insert(value);
+                }
+                Entry::Occupied(occupied) => {
+                    return Err(A::Error::custom(format!("the key {:?} occurs twice", occupied.key())));
+                }
+            }
+        }
+        Ok(Members(members))
+    }
+}
 
 fn bind_json(body: &[u8], keys: &[&str], uid: &str) -> Result<Vec<u8>, UidError> {
-    let mut members: Members = serde_json::from_slice(body).map_err(malformed_json)?;
+    let Members(mut members) = serde_json::from_slice(body).map_err(malformed_json)?;
     match keys.split_first() {
         None => {
             if let Some(wanted) = members.get("uid") {

@@ -193,6 +193,18 @@ fn uneditable_bodies_are_refused() {
         ("application/json", b"[]"),
         ("application/json", br#"{"metadata":[]}"#),
         ("application/json", br#"{"metadata":{"uid":7}}"#),
+        (
+            "application/json",
+            br#"{"metadata":{"uid":"u-1"},"metadata":{"name":"w"}}"#,
+        ),
+        (
+            "application/merge-patch+json",
+            br#"{"metadata":{"uid":"u-1","\u0075id":"u-2"}}"#,
+        ),
+        (
+            "application/apply-patch+yaml",
+            br#"{"metadata":{"name":"w"},"metadata":{"name":"w"}}"#,
+        ),
         ("application/json-patch+json", b"{}"),
         ("application/apply-patch+yaml", b"a: [\n"),
         (PROTOBUF, b"{}"),
