@@ -268,6 +268,10 @@ pub(crate) struct ControllerArgs {
     /// Handle gadgets instead of widgets.
     #[arg(long)]
     pub(crate) gadgets: bool,
+
+    /// While this file exists, wait before each write.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) pause_file: Option<PathBuf>,
 }
 
 /// Longest timeout of an uninstallation: a day.

@@ -5,7 +5,7 @@
 //! |---|---|
 //! | `dev` | `ctrlmesh dev`: the processes without the scenario |
 //! | `summary` | the result: checks and counts |
-//! | `steps`, `plugin_steps`, `hash_shards` | steps 1 to 6, steps 7 to 10, step 11 |
+//! | `steps`, `plugin_steps`, `hash_shards` | steps 1 to 6, steps 7 to 10, steps 11 and 12 |
 //! | `scenario` | what all steps need: waiting, counting, effects of fault rules |
 //! | `screen`, `picture` | the picture, and where it goes |
 //! | `environment` | everything that runs, and its order |

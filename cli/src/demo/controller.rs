@@ -1,6 +1,8 @@
 //! The controller of the demo, as anyone would write it with kube-rs: it watches all widgets, or all gadgets, and records in the status
-//! of each that it handled it. It knows a kubeconfig and its own name, but no shards, sidecars or other replicas.
+//! of each that it handled it. It knows a kubeconfig and its own name, but no shards, sidecars or other replicas. The demo can pause it
+//! between a read and the write that follows.
 
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -33,10 +35,14 @@ const WORK: Duration = Duration::from_millis(4);
 /// Pause before an object is retried whose status could not be written.
 const RETRY: Duration = Duration::from_millis(500);
 
+/// Interval between two looks for the pause file.
+const LOOK_EVERY: Duration = Duration::from_millis(10);
+
 struct Context {
     client: Client,
     resource: ApiResource,
     name: String,
+    pause_file: Option<PathBuf>,
 }
 
 /// Runs until standard input ends: the parent process keeps it open.
@@ -57,6 +63,7 @@ pub(crate) async fn run(args: ControllerArgs) -> Result<ExitCode, Error> {
                 client,
                 resource,
                 name: args.name,
+                pause_file: args.pause_file,
             }),
         )
         .for_each(async |outcome| {
@@ -98,6 +105,9 @@ async fn reconcile(widget: Arc<Widget>, context: Arc<Context>) -> Result<Action,
         .is_some_and(|status| status.handled_by == context.name && status.observed_generation >= generation);
     if !is_done {
         tokio::time::sleep(WORK).await;
+        if let Some(file) = &context.pause_file {
+            wait_while_exists(file, &name).await;
+        }
         let status = json!({ "status": { "handledBy": context.name, "observedGeneration": generation } });
         let widgets = Api::<Widget>::namespaced_with(context.client.clone(), &namespace, &context.resource);
         let params = PatchParams {
@@ -116,10 +126,29 @@ async fn reconcile(widget: Arc<Widget>, context: Arc<Context>) -> Result<Action,
     Ok(Action::await_change())
 }
 
+/// Reports that it waits, if it does.
+async fn wait_while_exists(pause_file: &Path, name: &str) {
+    if !pause_file.exists() {
+        return;
+    }
+    print_report(&Report::Paused { name: name.to_owned() });
+    while pause_file.exists() {
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
+}
+
 fn report_failure(error: &controller::Error<kube::Error, watcher::Error>) {
     match error {
         // The object left the controller's view while it was queued.
-        controller::Error::ObjectNotFound(_) => {}
+        controller::Error::ObjectNotFound(object) => print_report(&Report::Dropped {
+            name: object.name.clone(),
+        }),
+        controller::Error::ReconcilerFailed(kube::Error::Api(status), object) if status.code == 409 => {
+            print_report(&Report::Conflict {
+                name: object.name.clone(),
+                message: error.to_string(),
+            });
+        }
         controller::Error::QueueError(watcher::Error::WatchError(status)) if status.code == 410 => {
             print_report(&Report::WatchExpired);
         }

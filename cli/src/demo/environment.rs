@@ -1,6 +1,7 @@
 //! Everything that runs in the demo: the cluster with its widgets, the manager, the sidecars, the controllers behind them, and the
 //! tasks that observe them.
 
+use std::ffi::OsStr;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -264,7 +265,7 @@ impl DemoEnv {
 pub(crate) fn start_controller(
     pod: &Pod,
     sidecar: &Sidecar,
-    flags: &[&str],
+    flags: &[&OsStr],
     directory: &Path,
     keepers: &TaskTracker,
 ) -> Result<(Process, ChildStdout), Error> {

@@ -1,13 +1,16 @@
-//! Step 11: objects without labels are divided by a hash of their UIDs, among two shards and then among three.
+//! Step 11: objects without labels are divided by a hash of their UIDs, among two shards and then among three. Step 12: when there are
+//! four, a replica that was paused writes an object that is not its own any more.
 //!
 //! | file | holds |
 //! |---|---|
+//! | `late_write` | step 12 |
 //! | `gadget_replicas` | the pods of the controller, with what runs in them |
 //! | `handled_gadgets` | which replica handled which gadget when |
-//! | `root` | the user's root, and whether its shards are in force |
+//! | `root` | the user's root, whether its shards are in force, and which gadgets they have |
 
 mod gadget_replicas;
 mod handled_gadgets;
+mod late_write;
 mod root;
 
 use std::collections::BTreeSet;
@@ -34,52 +37,69 @@ const AT_MOST: u64 = 145;
 const WRITES: [&str; 5] = ["create", "update", "patch", "delete", "deletecollection"];
 
 impl Scenario<'_> {
-    pub(crate) async fn shard_by_hash(&mut self) -> Result<(), Error> {
+    pub(crate) async fn run_hash_steps(&mut self) -> Result<(), Error> {
+        let mut replicas = GadgetReplicas::create(&self.env)?;
+        self.shard_by_hash(&mut replicas).await?;
+        self.refuse_late_write(&mut replicas).await
+    }
+
+    async fn shard_by_hash(&mut self, replicas: &mut GadgetReplicas) -> Result<(), Error> {
         self.begin_step(STEP, "300 gadgets without labels; a root divides them among two shards");
         for gadget in gadget_objects() {
             self.env.cluster.server.store().put(gadget)?;
         }
-        let mut replicas = GadgetReplicas::create(&self.env)?;
-        self.add_shards(&mut replicas, 2).await?;
-        self.wait_until("each gadget is handled", |scenario, _| {
-            scenario.check_divided(&replicas, 2)?;
-            let handled = replicas.reports.with_reports(|reports| reports.handled.gadgets());
-            (handled == GADGETS)
-                .then_some(())
-                .ok_or_else(|| format!("{handled} of {GADGETS} are"))
-        })
-        .await?;
+        self.add_shards(replicas, 2).await?;
+        self.wait_until_handled(replicas).await?;
         let alone = replicas
             .reports
             .with_reports(|reports| reports.handled.handled_by_one());
         self.record_check(STEP, "gadgets that one shard handled alone", Exactly(GADGETS), alone);
         self.pause_for_reader().await;
         self.note_event(STEP, "shardingSize becomes 3, and a third pod starts");
-        self.add_shards(&mut replicas, 3).await?;
-        self.wait_until("the three shards are in force", |scenario, _| {
-            scenario.check_divided(&replicas, 3)
-        })
-        .await?;
-        let shown = replicas.list_gadgets().await?;
-        let third = shown.last().cloned().unwrap_or_default();
-        self.wait_until("the third shard handles its gadgets", |_, _| {
-            let missing = replicas
-                .reports
-                .with_reports(|reports| reports.handled.not_handled_by(2, &third));
-            (missing == 0)
-                .then_some(())
-                .ok_or_else(|| format!("{missing} of {} are not handled", third.len()))
-        })
-        .await?;
-        let foreign = self.foreign_writes(&replicas).await?;
-        self.record_hash_checks(&replicas, &shown, foreign);
-        let taken = third.len();
+        self.add_shards(replicas, 3).await?;
+        let shown = self.wait_for_last_shard(replicas).await?;
+        let foreign = self.foreign_writes(replicas).await?;
+        self.record_hash_checks(replicas, &shown, foreign);
+        let taken = shown.last().map_or(0, BTreeSet::len);
         self.end_step(
             STEP,
             &format!("the third shard took {taken} of {GADGETS} from both; no label, no write"),
         )
         .await;
         Ok(())
+    }
+
+    /// Waits until the shards are in force and each gadget is handled.
+    async fn wait_until_handled(&self, replicas: &GadgetReplicas) -> Result<(), Error> {
+        self.wait_until("each gadget is handled", |scenario, _| {
+            scenario.check_divided(replicas)?;
+            let handled = replicas.reports.with_reports(|reports| reports.handled.gadgets());
+            (handled == GADGETS)
+                .then_some(())
+                .ok_or_else(|| format!("{handled} of {GADGETS} are"))
+        })
+        .await
+    }
+
+    /// Waits until the shards are in force and the last one has handled its gadgets. Returns the gadgets that each one shows.
+    async fn wait_for_last_shard(&self, replicas: &GadgetReplicas) -> Result<Vec<BTreeSet<String>>, Error> {
+        self.wait_until("the new shards are in force", |scenario, _| {
+            scenario.check_divided(replicas)
+        })
+        .await?;
+        let shown = replicas.list_gadgets().await?;
+        let own = shown.last().cloned().unwrap_or_default();
+        let last = replicas.len().saturating_sub(1);
+        self.wait_until("the last shard handles its gadgets", |_, _| {
+            let missing = replicas
+                .reports
+                .with_reports(|reports| reports.handled.not_handled_by(last, &own));
+            (missing == 0)
+                .then_some(())
+                .ok_or_else(|| format!("{missing} of {} are not handled", own.len()))
+        })
+        .await?;
+        Ok(shown)
     }
 
     /// Applies a root with this number of shards, and starts the pods that the new ones lack. They serve no traffic before the chain
@@ -109,13 +129,13 @@ impl Scenario<'_> {
         .await
     }
 
-    /// Whether this number of shards is in force, while all processes run.
-    fn check_divided(&self, replicas: &GadgetReplicas, shards: usize) -> Result<(), String> {
+    /// Whether a shard for each replica is in force, while all processes run.
+    fn check_divided(&self, replicas: &GadgetReplicas) -> Result<(), String> {
         if !replicas.are_running() {
             return Err("a sidecar or controller of the gadgets has ended".to_owned());
         }
         let store = self.env.cluster.server.store();
-        let late = store.read(|state| root::late_shards(state, shards));
+        let late = store.read(|state| root::late_shards(state, replicas.len()));
         match late.is_empty() {
             true => Ok(()),
             false => Err(format!("not in force: {}", late.join(", "))),
@@ -134,9 +154,14 @@ impl Scenario<'_> {
                 .ok_or_else(|| format!("{reported} of {patched} are reported"))
         })
         .await?;
+        let reported = replicas.reports.with_reports(|reports| reports.writes);
+        Ok(self.gadget_writes().abs_diff(reported))
+    }
+
+    /// Writes of gadgets that the API server got.
+    fn gadget_writes(&self) -> u64 {
         let requests = self.env.cluster.server.requests();
-        let arrived: u64 = WRITES.map(|verb| requests.count_of(verb, gadget::PLURAL)).iter().sum();
-        Ok(arrived.abs_diff(replicas.reports.with_reports(|reports| reports.writes)))
+        WRITES.map(|verb| requests.count_of(verb, gadget::PLURAL)).iter().sum()
     }
 
     /// `shown`: the gadgets that each shard shows.
@@ -157,7 +182,7 @@ impl Scenario<'_> {
                 handled.handled_by_both(1, 2),
                 handled.handled_by_both(0, 1),
                 handled.with_two_owners(),
-                reports.failures,
+                reports.failures + reports.conflicts.len() as u64,
             )
         });
         for (text, expected, counted) in [

@@ -84,11 +84,12 @@ impl Observations {
                 self.audit
                     .record_reconcile(replica, WidgetKey { namespace, name }, began, ended);
             }
-            Report::RequestFailed { message } => {
+            Report::RequestFailed { message } | Report::Conflict { message, .. } => {
                 controller.failures += 1;
                 controller.last_failure = Some(message);
             }
             Report::WatchExpired => controller.expired += 1,
+            Report::Dropped { .. } | Report::Paused { .. } => {}
         }
     }
 

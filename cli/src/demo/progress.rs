@@ -7,7 +7,7 @@ use serde::Serialize;
 use tokio::time::Instant;
 
 /// Titles of the steps, numbered from 1.
-pub(crate) const TITLES: [&str; 11] = [
+pub(crate) const TITLES: [&str; 12] = [
     "no rules",
     "shard by namespace",
     "move two namespaces",
@@ -19,6 +19,7 @@ pub(crate) const TITLES: [&str; 11] = [
     "inject faults",
     "spoil chain and object",
     "shard by a hash of UIDs",
+    "refuse a late write",
 ];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]

@@ -19,6 +19,19 @@ pub(crate) enum Report {
     RequestFailed {
         message: String,
     },
+    /// A write was answered with 409 Conflict: the cached object is out of date.
+    Conflict {
+        name: String,
+        message: String,
+    },
+    /// An object is in the queue and not in the cache any more, so it is not handled.
+    Dropped {
+        name: String,
+    },
+    /// The controller has read an object and is paused before it writes.
+    Paused {
+        name: String,
+    },
     /// A watch ended with 410 Expired, so the controller lists again.
     WatchExpired,
 }

@@ -32,7 +32,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(15);
 /// A run of the demo.
 pub(crate) struct Scenario<'a> {
     pub(crate) env: DemoEnv,
-    /// How the sidecars of step 11 are started.
+    /// How the sidecars of steps 11 and 12 are started.
     pub(crate) gadget_sidecars: sidecar::Setup,
     pub(crate) checks: &'a mut Checks,
     pub(crate) monitor: CpuMonitor,

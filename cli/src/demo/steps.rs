@@ -35,7 +35,7 @@ impl Scenario<'_> {
         self.crash_plugin(rules).await?;
         self.restore_plugin(rules).await?;
         self.run_plugin_steps(&rules).await?;
-        self.shard_by_hash().await
+        self.run_hash_steps().await
     }
 
     /// Step 1: without sharding, both replicas handle all widgets.

@@ -1,6 +1,8 @@
 //! The replicas of the gadget controller: a pod with a real sidecar and a controller for each, in a namespace of their own.
 
 use std::collections::BTreeSet;
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -15,16 +17,20 @@ use super::root::NAME;
 use crate::demo::environment::{DemoEnv, start_controller};
 use crate::demo::gadget::{GADGET_NAMESPACE, api_resource};
 use crate::demo::kubelet::{self, Pod, PodIdentity};
+use crate::demo::metrics;
 use crate::demo::process::Process;
 use crate::demo::report::Report;
 use crate::demo::sidecar::{self, Sidecar, read_observations};
 use crate::error::Error;
 
-/// Replicas, with the one that comes later.
-const REPLICAS: usize = 3;
+/// Replicas, with those that come later.
+const REPLICAS: usize = 4;
 
 /// From the start of a sidecar until it serves traffic. Compiling the plugin in a debug build takes longest.
 const READY_DEADLINE: Duration = Duration::from_secs(30);
+
+/// The metric of requests that sidecars refuse because of their object.
+const REFUSED: &str = "ctrlmesh_objects_refused_total";
 
 /// Interval between two status requests to a sidecar.
 const ASK_EVERY: Duration = Duration::from_millis(15);
@@ -36,7 +42,16 @@ pub(super) struct GadgetReports {
     /// Writes of a status.
     pub(super) writes: u64,
     pub(super) failures: u64,
+    /// Writes that were answered with 409 Conflict.
+    pub(super) conflicts: Vec<ReplicaGadget>,
+    /// Gadgets that had left the cache when it was their turn.
+    pub(super) dropped: Vec<ReplicaGadget>,
+    /// Gadgets before whose write a replica was paused.
+    pub(super) paused: Vec<ReplicaGadget>,
 }
+
+/// Number of a replica, and the name of a gadget that it has to do with.
+pub(super) type ReplicaGadget = (usize, String);
 
 /// Clones share the reports.
 #[derive(Debug, Clone, Default)]
@@ -56,6 +71,7 @@ pub(super) struct GadgetReplicas {
     sidecars: Vec<Sidecar>,
     controllers: Vec<Process>,
     tasks: JoinSet<()>,
+    directory: PathBuf,
 }
 
 impl GadgetReplicas {
@@ -72,6 +88,7 @@ impl GadgetReplicas {
             sidecars: Vec::new(),
             controllers: Vec::new(),
             tasks,
+            directory: env.directory().to_owned(),
         })
     }
 
@@ -89,7 +106,9 @@ impl GadgetReplicas {
         env.cluster.server.store().put(pod.pod_object())?;
         let sidecar = Sidecar::start(pod, setup).await?;
         wait_until_ready(&sidecar).await?;
-        let (controller, stdout) = start_controller(pod, &sidecar, &["--gadgets"], env.directory(), &setup.keepers)?;
+        let file = pause_file(&self.directory, number);
+        let flags = [OsStr::new("--gadgets"), OsStr::new("--pause-file"), file.as_os_str()];
+        let (controller, stdout) = start_controller(pod, &sidecar, &flags, env.directory(), &setup.keepers)?;
         self.tasks.spawn(read_reports(stdout, number, self.reports.clone()));
         self.sidecars.push(sidecar);
         self.controllers.push(controller);
@@ -107,11 +126,41 @@ impl GadgetReplicas {
         let lists = self.sidecars.iter().map(|sidecar| sidecar.list_names(&resource));
         futures_util::future::try_join_all(lists).await
     }
+
+    /// Pauses the controller of a replica before each write.
+    pub(super) fn pause(&self, replica: usize) -> Result<(), Error> {
+        let file = pause_file(&self.directory, replica);
+        std::fs::write(&file, "").map_err(Error::file("write", &file))
+    }
+
+    pub(super) fn resume(&self, replica: usize) -> Result<(), Error> {
+        let file = pause_file(&self.directory, replica);
+        std::fs::remove_file(&file).map_err(Error::file("remove", &file))
+    }
+
+    /// Requests that the sidecar of a replica has refused because of their object.
+    pub(super) async fn refused_requests(&self, replica: usize) -> Result<u64, Error> {
+        let Some(sidecar) = self.sidecars.get(replica) else {
+            return Ok(0);
+        };
+        let text = sidecar.admin.get("/metrics").await?;
+        Ok(metrics::sum_counter(&text, REFUSED, |_| true))
+    }
+}
+
+/// The file that pauses the controller of a replica while it exists.
+fn pause_file(directory: &Path, replica: usize) -> PathBuf {
+    directory.join(format!("{}.pause", replica_name(replica)))
+}
+
+/// Name of the pod of a replica, and of its controller.
+pub(super) fn replica_name(number: usize) -> String {
+    format!("{NAME}-{number}")
 }
 
 /// A pod of a StatefulSet, by whose name its shard selects it.
 fn pod_identity(number: usize) -> PodIdentity {
-    let name = format!("{NAME}-{number}");
+    let name = replica_name(number);
     PodIdentity {
         namespace: GADGET_NAMESPACE,
         labels: [
@@ -168,6 +217,9 @@ async fn read_reports(stdout: ChildStdout, replica: usize, reports: SharedReport
                 reports.handled.record_reconcile(replica, name, began, ended);
             }
             Report::RequestFailed { .. } => reports.failures += 1,
+            Report::Conflict { name, .. } => reports.conflicts.push((replica, name)),
+            Report::Dropped { name } => reports.dropped.push((replica, name)),
+            Report::Paused { name } => reports.paused.push((replica, name)),
             Report::WatchExpired => {}
         });
     }

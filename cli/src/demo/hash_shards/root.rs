@@ -1,8 +1,11 @@
-//! The root of the gadgets: what the user applies, and whether its shards are in force.
+//! The root of the gadgets: what the user applies, whether its shards are in force, and which gadgets they have.
 
 use ctrlmesh_manager_api::API_VERSION;
 use ctrlmesh_manager_api::status::condition;
+use ctrlmesh_manager_planner::divide_ranges;
+use ctrlmesh_manager_planner::range_set::RangeSet;
 use ctrlmesh_testkit::Snapshot;
+use ctrlmesh_wire::objects::{HashKey, VIRTUAL_RANGES};
 use serde_json::{Value, json};
 
 use crate::demo::gadget::{GADGET_NAMESPACE, relate_resources};
@@ -65,6 +68,23 @@ fn is_true(shard: &Value, kind: &str) -> bool {
     })
 }
 
+/// The virtual ranges of each shard of the root.
+pub(super) struct Division(Vec<RangeSet>);
+
+impl Division {
+    pub(super) fn among(shards: usize) -> Self {
+        Self(divide_ranges(&vec![1; shards]))
+    }
+
+    /// The shard, counted from 0, that has the object with this UID.
+    pub(super) fn shard_of(&self, uid: &str) -> Option<usize> {
+        // Ranges are of equal size, and their number is a power of two: the upper bits of a hash are the number of its range.
+        let range = HashKey::Uid.hash_of_value(uid) >> (u64::BITS - VIRTUAL_RANGES.ilog2());
+        let range = u16::try_from(range).ok()?;
+        self.0.iter().position(|ranges| ranges.contains(range))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use ctrlmesh_manager_planner::validate;
@@ -73,9 +93,24 @@ mod tests {
 
     #[test]
     fn roots_are_valid_for_manager() {
-        for shards in [2, 3] {
+        for shards in [2, 3, 4] {
             let findings = validate(&root_document(shards));
             assert!(findings.mistakes.list().is_empty(), "{}", findings.mistakes);
+        }
+    }
+
+    #[test]
+    fn objects_move_to_new_shard_alone() {
+        let (three, four) = (Division::among(3), Division::among(4));
+        let uids = (0..300).map(|number: u32| format!("{number:08x}-3b1d-4e55-8a6e-0d4c1b7e9a52"));
+        let moves: Vec<_> = uids.map(|uid| (three.shard_of(&uid), four.shard_of(&uid))).collect();
+        assert!(
+            moves
+                .iter()
+                .all(|(before, after)| before.is_some() && (after == before || *after == Some(3)))
+        );
+        for before in 0..3 {
+            assert!(moves.contains(&(Some(before), Some(3))), "{moves:?}");
         }
     }
 
