@@ -24,6 +24,12 @@ func kubectlThroughSidecar(t *testing.T, s *sidecar.Sidecar, input string, argum
 
 func runKubectl(t *testing.T, kubeconfig, input string, arguments ...string) string {
 	t.Helper()
+	return must(tryKubectl(t, kubeconfig, input, arguments...))(t)
+}
+
+// tryKubectl returns the standard output. The error of a command that fails has all of its output.
+func tryKubectl(t *testing.T, kubeconfig, input string, arguments ...string) (string, error) {
+	t.Helper()
 	home := newDir(t)
 	command := exec.CommandContext(t.Context(), shared.kubectl, append([]string{"--kubeconfig=" + kubeconfig, "--cache-dir=" + home}, arguments...)...)
 	command.Env = []string{"HOME=" + home, "PATH=" + os.Getenv("PATH")}
@@ -31,9 +37,9 @@ func runKubectl(t *testing.T, kubeconfig, input string, arguments ...string) str
 	var out, errs bytes.Buffer
 	command.Stdout, command.Stderr = &out, &errs
 	if err := command.Run(); err != nil {
-		t.Fatalf("kubectl %s: %v\n%s%s", strings.Join(arguments, " "), err, out.String(), errs.String())
+		return "", fmt.Errorf("kubectl %s: %w\n%s%s", strings.Join(arguments, " "), err, out.String(), errs.String())
 	}
-	return out.String()
+	return out.String(), nil
 }
 
 func TestKubectlReadsOnlyShard(t *testing.T) {

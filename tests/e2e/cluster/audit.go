@@ -11,11 +11,17 @@ import (
 	audit "k8s.io/apiserver/pkg/apis/audit/v1"
 )
 
-// auditPolicy logs every request once, when it has ended, without bodies.
+// NamespaceWithBodies is the namespace in which the audit log has the bodies of requests. A test that needs them creates
+// it.
+const NamespaceWithBodies = "audited-with-bodies"
+
+// auditPolicy logs every request once, when it has ended.
 const auditPolicy = `apiVersion: audit.k8s.io/v1
 kind: Policy
 omitStages: [RequestReceived, ResponseStarted]
-rules: [{level: Metadata}]
+rules:
+- {level: Request, namespaces: [` + NamespaceWithBodies + `]}
+- {level: Metadata}
 `
 
 // ErrNotAudited means that the API server has not written the event yet; it does so when the request has ended.

@@ -87,12 +87,20 @@ type ShardRule struct {
 	LeaderElectionName string  `json:"leaderElectionName,omitempty"`
 	Limits             []Limit `json:"limits"`
 	ConsistentReads    bool    `json:"consistentReads,omitempty"`
+	NamedGets          string  `json:"namedGets,omitempty"`
 }
 
-// Limit narrows resources to what a label selector matches.
+// Limit narrows resources to what a label selector and hash ranges match.
 type Limit struct {
 	RelateResources []Resources `json:"relateResources"`
 	Selector        Selector    `json:"selector"`
+	HashRanges      *HashRanges `json:"hashRanges,omitempty"`
+}
+
+// HashRanges are virtual ranges of the hash of a field; `0-511` names a first and a last one.
+type HashRanges struct {
+	Key    string   `json:"key"`
+	Ranges []string `json:"ranges"`
 }
 
 // Resources are API groups times plural resource names; `*` alone means all.
