@@ -124,12 +124,7 @@ impl View {
             return Err(Invalid::new(message).field("relateResources"));
         }
         if !scopes.is_empty() {
-            let own = if self.has_hash_ranges && selects_nothing(&requirements) {
-                Some(ObjectPredicate::any([]))
-            } else {
-                let divided = kept.as_ref().filter(|kept| kept.is_divided);
-                divided.map(|kept| kept.predicate.clone())
-            };
+            let own = self.compile_own_objects(limit, &requirements, kept.as_ref());
             self.limits.push(CompiledLimit {
                 scopes,
                 excepted,
@@ -139,6 +134,23 @@ impl View {
             });
         }
         Ok(())
+    }
+
+    /// The objects that the shard may write, of those that a limit names. `None`: all.
+    fn compile_own_objects(
+        &self,
+        limit: &Limit,
+        requirements: &BTreeSet<String>,
+        kept: Option<&KeptObjects>,
+    ) -> Option<ObjectPredicate> {
+        // Pods that leave a shard are shown nothing of any resource, by a limit that names none. They go on writing what is not divided,
+        // such as other locks.
+        let names_resources = limit.relate_resources.as_ref().is_some_and(|rules| !rules.is_empty());
+        if self.has_hash_ranges && names_resources && selects_nothing(requirements) {
+            return Some(ObjectPredicate::any([]));
+        }
+        let divided = kept.filter(|kept| kept.is_divided);
+        divided.map(|kept| kept.predicate.clone())
     }
 
     /// Refuses more ranges of all limits together than the host takes in one predicate.

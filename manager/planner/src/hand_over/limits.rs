@@ -3,14 +3,15 @@
 //! A shard that has not begun yet shows nothing: pods without a sidecar do all the work of its controller until they are gone. A
 //! shard also shows nothing for a moment while its objects are handed over. The two cases have different keys in their selectors, so
 //! that a manager that takes over can distinguish them.
-
-use std::collections::BTreeSet;
+//!
+//! Limits with hash ranges keep their key and get no ranges: by the key, sidecars know that the shard may not write these objects either.
 
 use ctrlmesh_contract::names::labels::NO_OBJECT_KEY;
 use ctrlmesh_manager_api::sharding_config::Limit;
 use ctrlmesh_wire::objects::MAX_HASH_RANGES;
 
 use crate::label_set::no_object;
+use crate::range_set::RangeSet;
 
 /// The key of selectors that select nothing, like [`NO_OBJECT_KEY`], for shards that have not begun yet: [`super::unstarted_entry`].
 const BEFORE_START_KEY: &str = "ctrlmesh.kusionstack.io/nothing-yet";
@@ -67,17 +68,30 @@ fn hiding_limits(limits: &[Limit], key: &str) -> Vec<Limit> {
     if limits.is_empty() {
         return of_all_kinds(key);
     }
-    let mut seen = BTreeSet::new();
-    let is_new = |limit: &&Limit| seen.insert(format!("{:?}", (&limit.relate_resources, &limit.except_resources)));
-    let limits = limits.iter().filter(is_new);
-    limits
-        .map(|limit| Limit {
-            relate_resources: limit.relate_resources.clone(),
-            except_resources: limit.except_resources.clone(),
-            selector: Some(no_object(key)),
-            hash_ranges: None,
-        })
-        .collect()
+    let mut hidden: Vec<Limit> = Vec::new();
+    for limit in limits {
+        let no_ranges = limit
+            .hash_ranges
+            .as_ref()
+            .map(|hash| RangeSet::default().of_key(&hash.key));
+        let same = hidden.iter_mut().find(|known| {
+            known.relate_resources == limit.relate_resources && known.except_resources == limit.except_resources
+        });
+        match same {
+            // Equal in each pass, whatever the order of shards.
+            Some(known) => {
+                let both = known.hash_ranges.take().into_iter().chain(no_ranges);
+                known.hash_ranges = both.min_by(|hash, other| hash.key.cmp(&other.key));
+            }
+            None => hidden.push(Limit {
+                relate_resources: limit.relate_resources.clone(),
+                except_resources: limit.except_resources.clone(),
+                selector: Some(no_object(key)),
+                hash_ranges: no_ranges,
+            }),
+        }
+    }
+    hidden
 }
 
 #[cfg(test)]
@@ -87,6 +101,34 @@ mod tests {
 
     use super::*;
     use crate::built_in::BuiltIn;
+
+    #[test]
+    fn hidden_resources_keep_their_key_whatever_the_order_of_limits() {
+        let limit = |resource: &str, hash_ranges: serde_json::Value| -> Limit {
+            let groups = json!([{"apiGroups": ["apps"], "resources": [resource]}]);
+            serde_json::from_value(json!({"relateResources": groups, "hashRanges": hash_ranges})).unwrap()
+        };
+        let of_labels = limit("deployments", json!(null));
+        let by_uid = limit("deployments", json!({"key": "uid", "ranges": ["0-511"]}));
+        let by_owner = limit("deployments", json!({"key": "owner", "ranges": ["7"]}));
+        let other = limit("daemonsets", json!(null));
+        let limits = [of_labels, by_uid, by_owner, other];
+        let reversed: Vec<Limit> = limits.iter().rev().cloned().collect();
+        for (limits, divided) in [(&limits[..], 0), (&reversed[..], 1)] {
+            for hidden in [limits_hiding_everything(limits), limits_before_start(limits)] {
+                assert_eq!(hidden.len(), 2);
+                let none = HashRanges {
+                    key: "owner".to_owned(),
+                    ranges: Vec::new(),
+                };
+                assert_eq!(hidden[divided].hash_ranges, Some(none));
+                assert_eq!(hidden[1 - divided].hash_ranges, None);
+                assert!(hide_everything_named(&hidden));
+                let checked = BuiltIn::ShardSelector.check(&json!({"limits": hidden}), "demo");
+                assert!(checked.is_ok(), "{checked:?}");
+            }
+        }
+    }
 
     #[test]
     fn limits_with_more_ranges_than_a_sidecar_takes_are_too_large() {

@@ -191,19 +191,23 @@ fn intersect_selections(limit: &Limit, other: &Limit) -> Option<(LabelSelector, 
     let both = ObjectSet::from_limit(limit)
         .zip(ObjectSet::from_limit(other))
         .and_then(|(set, other)| set.intersection(&other));
+    let mut limits = [limit, other].into_iter();
+    let key = limits.find_map(|limit| limit.hash_ranges.as_ref().map(|ranges| &ranges.key));
     match both {
         Some(both) => both.selection().map(|(selector, ranges)| {
-            let mut limits = [limit, other].into_iter();
             // A limit that hides nothing must have all ranges: a sidecar leaves one without a condition out, and then shows the
             // resource to a leader that comes from another shard.
-            let key = limits.find_map(|limit| limit.hash_ranges.as_ref().map(|ranges| &ranges.key));
             let ranges = match key {
                 Some(key) if ranges.is_none() && selector.is_empty() => Some(RangeSet::ALL.of_key(key)),
                 _ => ranges,
             };
             (selector, ranges)
         }),
-        None => Some((no_object(NO_OBJECT_KEY), None)),
+        // Without the key, a sidecar would not know that the shard may not write these objects.
+        None => {
+            let no_ranges = key.map(|key| RangeSet::default().of_key(key));
+            Some((no_object(NO_OBJECT_KEY), no_ranges))
+        }
     }
 }
 

@@ -211,6 +211,32 @@ fn shard_writes_no_object_of_a_resource_that_it_is_shown_nothing_of() {
     }
 }
 
+/// As the manager hides all objects of a shard that has not begun, and of pods that leave their shard.
+#[test]
+fn hidden_shard_writes_no_object_of_divided_kinds() {
+    let nothing =
+        r#"{"matchExpressions": [{"key": "k", "operator": "Exists"}, {"key": "k", "operator": "DoesNotExist"}]}"#;
+    let hidden = SETTINGS
+        .replace(r#""0-255", "512""#, "")
+        .replace(r#""hashRanges""#, &format!(r#""selector": {nothing}, "hashRanges""#));
+    let left = hidden.replace("}]\n}", &format!("}}, {{\"selector\": {nothing}}}]\n}}"));
+    let expected = [RequestEdit::require_object_match(
+        ObjectPredicate::any([]),
+        ObjectRefusal::Conflict,
+    )];
+    for settings in [hidden, left] {
+        for request in writes("example.com", "widgets") {
+            assert_eq!(edits_for(&settings, &request), expected, "{settings} {request:?}");
+        }
+        for (group, resource) in [("example.com", "classes"), ("coordination.k8s.io", "leases")] {
+            for request in writes(group, resource) {
+                let verdict = bench(&settings).on_request(&request);
+                assert_eq!(verdict, RequestVerdict::proceed().reusable(), "{request:?}");
+            }
+        }
+    }
+}
+
 #[test]
 fn gets_by_name_are_refused_as_the_setting_says() {
     let get = || TestRequest::get("example.com", "widgets", "w").namespace("team");

@@ -180,6 +180,79 @@ fn narrowed_shard_keeps_a_condition_for_resources_that_it_sees_whole() {
     assert_eq!(singletons.next(), None, "one limit for both keys");
 }
 
+/// The hash ranges of the limit of deployments, and whether it has a selector.
+fn limit_of_deployments(entry: &Entry) -> (Option<serde_json::Value>, bool) {
+    let limits = limits_of(entry.settings.value());
+    let mut limits = limits.iter().filter(|limit| {
+        let mut groups = limit.relate_resources.iter();
+        groups.any(|group| group.resources == ["*"])
+    });
+    let limit = limits.next().unwrap();
+    let has_selector = limit.selector.as_ref().is_some_and(|selector| !selector.is_empty());
+    (limit.hash_ranges.as_ref().map(|hash| json!(hash)), has_selector)
+}
+
+/// By its key, a sidecar knows that the shard may not write the objects either.
+#[test]
+fn shard_that_shows_nothing_yet_keeps_its_key_without_ranges() {
+    let no_ranges = json!({"key": "owner", "ranges": []});
+    let expected = (Some(no_ranges), true);
+    let entries = entries_of(Division::Owner, 3);
+    for entry in &entries {
+        let unstarted = unstarted_entry(entry);
+        assert!(is_unstarted(&unstarted));
+        assert_eq!(limit_of_deployments(&unstarted), expected);
+    }
+    let mut cluster = with_pods(0..2, &entries_of(Division::Owner, 2));
+    cluster.step(&entries);
+    assert_eq!(cluster.last[2].name, "shard-selector/s2");
+    assert_eq!(
+        limit_of_deployments(&cluster.last[2]),
+        expected,
+        "the others have not given anything up"
+    );
+}
+
+#[test]
+fn shard_without_an_object_of_both_divisions_keeps_its_key_without_ranges() {
+    let first = entries_of(Division::Owner, 2);
+    let mut cluster = with_pods(0..2, &first);
+    // Both shards exchange their ranges.
+    let with_limits_of = |(own, other): (&Entry, &Entry)| {
+        let mut settings = own.settings.value().clone();
+        settings["limits"] = other.settings.value()["limits"].clone();
+        Entry {
+            settings: Settings::new(settings),
+            ..own.clone()
+        }
+    };
+    let target: Vec<Entry> = first.iter().zip(first.iter().rev()).map(with_limits_of).collect();
+    cluster.step(&target);
+    for entry in &cluster.last {
+        let no_ranges = json!({"key": "owner", "ranges": []});
+        assert_eq!(limit_of_deployments(entry), (Some(no_ranges), true), "{}", entry.name);
+    }
+}
+
+/// Its controller may still write by name until it has been replaced.
+#[test]
+fn pods_of_deleted_shard_keep_the_key_without_ranges() {
+    let mut cluster = with_pods(0..2, &entries_of(Division::Owner, 2));
+    for _ in 0..2 {
+        cluster.step(&entries_of(Division::Owner, 1));
+        sync_all_pods(&mut cluster);
+    }
+    let own = cluster
+        .last
+        .iter()
+        .filter(|entry| entry.pod_selector.matches(&labels_of(1)));
+    let own: Vec<_> = own.map(limit_of_deployments).collect();
+    assert!(!own.is_empty());
+    for limit in own {
+        assert_eq!(limit, (Some(json!({"key": "owner", "ranges": []})), true));
+    }
+}
+
 /// The entries of the same root without `spec.controller`.
 fn without_locks(entries: Vec<Entry>) -> Vec<Entry> {
     let without_lock = |entry: Entry| {
