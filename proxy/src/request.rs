@@ -14,7 +14,7 @@
 //! | `exchange` | operations of every request: add credentials, send, record the response |
 //! | `hidden_objects` | creates of objects that exist and that a shard hides |
 //! | `edit` | edits of the request head: query, selectors, headers, object name |
-//! | `earlier_lock` | hides a shard's objects from a controller that may lead by the lock of another shard |
+//! | `earlier_lock` | hides a shard's objects from a controller that may lead by the lock of another shard, and refuses its writes |
 //! | `early_response` | requests that end early |
 //! | `headers` | header fields that do not pass from one connection to the other |
 //! | `worker` | the state with which one worker thread serves requests, and the state that all threads share |

@@ -225,6 +225,17 @@ impl Reply {
         reply.with_object(object).with_cause("ObjectDoesNotMatch", entry)
     }
 
+    /// The controller may still lead by the lock of an earlier shard. Without `Retry-After`, as for any object that does not match.
+    pub(crate) fn refused_earlier_leader(object: &NamedObject, entry: &str) -> Self {
+        let message = format!(
+            "Operation cannot be fulfilled on {}: this client may still lead by the lock of its pod's earlier shard, and the entry {entry} \
+             of the sidecar lets it write no object before that lock has expired or it leads by the new one; nothing was written",
+            object.description()
+        );
+        let reply = Self::new(StatusCode::CONFLICT, message).reason("Conflict");
+        reply.with_object(object).with_cause("EarlierLock", entry)
+    }
+
     /// The sidecar may not read the object by which it has to decide on the request.
     pub(crate) fn unreadable_object(object: &NamedObject) -> Self {
         let described = object.description();

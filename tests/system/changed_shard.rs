@@ -1,4 +1,5 @@
-//! A running pod that changes shards: its controller is shown nothing while it may lead by the lock of the earlier shard.
+//! A running pod that changes shards: its controller is shown nothing, and writes nothing of divided kinds, while it may lead by the lock
+//! of the earlier shard.
 
 use ctrlmesh_tests::client::Stream;
 use ctrlmesh_tests::{EntrySpec, NAMESPACE, TestEnv, shard_entry};
@@ -151,5 +152,73 @@ async fn leader_that_changes_shards_hides_nothing_from_another_controller() -> a
     assert_eq!(created.status, 201, "{:?}", created.body);
     env.publish(vec![shard_entry("b"), another()]).await?;
     assert_eq!(client.get("/api/v1/secrets").await?.names(), ["mine"]);
+    Ok(())
+}
+
+/// A shard of pods that has those of the namespace `default`.
+fn hash_shard(name: &str) -> EntrySpec {
+    let settings = json!({
+        "shard": name,
+        "leaderElectionName": "lock",
+        "limits": [{
+            "relateResources": [{ "apiGroups": [""], "resources": ["pods"] }],
+            "hashRanges": { "key": "namespace", "ranges": ["0-1022"] },
+        }],
+    });
+    EntrySpec::new("shard-selector/test", ctrlmesh_plugins_builtin::SHARD_SELECTOR).with_settings(settings)
+}
+
+#[tokio::test]
+async fn leader_that_changes_shards_writes_no_object_by_name_until_it_has_the_new_lock() -> anyhow::Result<()> {
+    let api = ctrlmesh_testkit::ApiServer::builder()
+        .namespace(NAMESPACE)
+        .start()
+        .await?;
+    let mut env = TestEnv::start_around(api, vec![hash_shard("a")], &[]).await?;
+    env.api.store().put(json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": { "name": "p", "namespace": "default" },
+        "spec": { "nodeName": "n" },
+    }))?;
+    let lead = async |env: &TestEnv| -> anyhow::Result<()> {
+        let client = env.client().with_header("content-type", "application/json");
+        let created = client
+            .send(Method::POST, LEASES, lease_object(3_600).to_string())
+            .await?;
+        assert_eq!(created.status, 201, "{:?}", created.body);
+        Ok(())
+    };
+    let pods = "/api/v1/namespaces/default/pods";
+    let patch = async |env: &TestEnv, name: &str| {
+        let client = env.client().with_header("content-type", "application/merge-patch+json");
+        let target = format!("{pods}/{name}");
+        let body = r#"{"metadata":{"labels":{"written":"x"}}}"#;
+        client.send(Method::PATCH, &target, body).await
+    };
+    lead(&env).await?;
+    assert_eq!(patch(&env, "p").await?.status, 200, "it leads by the lock of its shard");
+
+    env.publish(vec![hash_shard("b")]).await?;
+    env.api.requests().clear();
+    for name in ["p", "missing"] {
+        let answer = patch(&env, name).await?;
+        assert_eq!(answer.status, 409, "{:?}", answer.body);
+        let status = answer.json();
+        assert_eq!(
+            (&status["reason"], &status["details"]["name"]),
+            (&json!("Conflict"), &json!(name))
+        );
+        assert_eq!(status["details"]["causes"][0]["reason"], "EarlierLock");
+        assert!(!answer.headers.contains_key("retry-after"));
+    }
+    let deleted = env.client().send(Method::DELETE, &format!("{pods}/p"), "").await?;
+    assert_eq!(deleted.status, 409, "{:?}", deleted.body);
+    assert!(env.api.requests().recent().is_empty(), "nothing was sent");
+    let refused = r#"ctrlmesh_objects_refused_total{entry="shard-selector/test"}"#;
+    assert_eq!(env.sidecar.metric_value(refused).await?, 3.0);
+    assert_eq!(env.client().get(&format!("{pods}/p")).await?.status, 200);
+
+    lead(&env).await?;
+    assert_eq!(patch(&env, "p").await?.status, 200);
     Ok(())
 }

@@ -2,10 +2,11 @@
 //!
 //! When a running pod changes shards, its controller does not know. It believes that it leads until its renew deadline, which is earlier
 //! than the end of its lease, and meanwhile another pod leads in the new shard. So lists and watches that the chain narrows show nothing
-//! until the lease has ended, or until the controller leads by its new lock.
+//! until the lease has ended, or until the controller leads by its new lock. Writes that pass only for some objects are refused meanwhile:
+//! the controller may name an object from its queue.
 //!
-//! Cost: nothing for controllers that do not lead by a renamed lock; for others a call of the plugin that renames it, for each narrowed list
-//! and each start of a narrowed watch.
+//! Cost: nothing for controllers that do not lead by a renamed lock; for others a call of the plugin that renames it, for each narrowed
+//! list, each start of a narrowed watch, and each write of an object that an entry requires.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -47,6 +48,23 @@ pub(super) fn hide_objects(worker: &Worker, plugins: &Plugins, edits: &mut Vec<A
         }
     }
     Some(until?.min(Instant::now() + CHECK_INTERVAL))
+}
+
+/// The entry that refuses a write, because it requires an object and also gives a lock another name by which the controller may still
+/// lead. `None`: none does.
+pub(super) fn refusing_entry(worker: &Worker, plugins: &Plugins, edits: &[Attributed]) -> Option<EntryId> {
+    if plugins.view.verb == Verb::Get {
+        return None;
+    }
+    let requires_object = |owner: &EntryId| {
+        let mut own = edits.iter().filter(|(entry, _)| entry == owner);
+        own.any(|(_, edit)| matches!(edit, RequestEdit::RequireObjectMatch(..)))
+    };
+    let held_locks = worker.shared.leadership.held_locks();
+    let mut renaming = held_locks
+        .iter()
+        .filter_map(|held| renaming_entry(worker, plugins, held, &held_locks));
+    renaming.find(requires_object)
 }
 
 fn narrows_lists(edit: &RequestEdit) -> bool {

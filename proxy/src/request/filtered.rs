@@ -147,6 +147,9 @@ impl FilteredRequest {
         let mut required_uid = None;
         let sent = prepared.uri.as_ref().unwrap_or(exchange.uri);
         if let Some(required) = RequiredObject::of_edits(&exchange.info, sent, &prepared.edits)? {
+            if let Some(entry) = earlier_lock::refusing_entry(exchange.worker, &self.plugins, &prepared.edits) {
+                return Err(required.refuse_earlier_leader(exchange, &self.plugins, entry));
+            }
             (body, required_uid) = required.check(exchange, &self.plugins, headers, body).await?;
         }
         if prepared.edits_body() {

@@ -160,6 +160,14 @@ impl<'a> RequiredObject<'a> {
         Ok((body, uid))
     }
 
+    /// The reply to a write of a controller that may still lead by the lock of an earlier shard, whatever the object.
+    pub(super) fn refuse_earlier_leader(&self, exchange: &Exchange<'_>, plugins: &Plugins, entry: EntryId) -> Reply {
+        let entry = plugins.note_refused_object(entry);
+        exchange.worker.shared.metrics.refused_object(entry);
+        tracing::debug!(entry, path = %self.path, verb = %exchange.info.verb, "refused a write of a leader by an earlier lock");
+        Reply::refused_earlier_leader(&self.object, entry)
+    }
+
     fn reads_only(&self, allowed: MetadataFields) -> bool {
         let mut predicates = self.requirements.iter().map(|requirement| requirement.predicate);
         predicates.all(|predicate| predicate.fields().union(allowed) == allowed)
