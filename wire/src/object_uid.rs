@@ -1,18 +1,25 @@
 //! The UID of the object that a request body is about: reads it, and adds it, so that the API server refuses the request for another
 //! object of the same name. The rest of a body keeps its values; JSON loses the order of its keys where the UID is added.
+//!
+//! Bodies that decoders read differently are refused, because the API server could see another UID than the one that is added: keys
+//! that occur twice beside it, and in YAML merge keys and the line breaks of YAML 1.1. API servers match keys in JSON by case
+//! (sigs.k8s.io/json), so `UID` is another key.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::fmt;
 
-use serde::de::{Error as _, MapAccess, Visitor};
+use serde::de::{Error as _, IgnoredAny, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
+use serde_json::Value;
 use serde_json::value::RawValue;
 use serde_saphyr::Spanned;
 
 use crate::protobuf::{MAGIC, WireError, fields, put_bytes};
 use crate::watch_event::media_type;
 
+/// Characters that end a line in YAML 1.1, which API servers read, and not in YAML 1.2.
+const LINE_BREAKS_OF_YAML_1_1: [char; 3] = ['\u{85}', '\u{2028}', '\u{2029}'];
 /// Field 2 of `runtime.Unknown`: the object.
 const RAW: u32 = 2;
 /// Field 1 of every object: its metadata.
@@ -142,8 +149,8 @@ fn only_field(message: &[u8], number: u32) -> Option<&[u8]> {
     found
 }
 
-/// The values as they are written: numbers keep their digits. A key that occurs twice is an error, because decoders differ: some merge the
-/// values, and some take the last one.
+/// The values of an object as they are written: numbers keep their digits. A key that occurs twice is an error: some decoders take the
+/// last value, and some merge both.
 struct Members(BTreeMap<String, Box<RawValue>>);
 
 impl<'de> Deserialize<'de> for Members {
@@ -157,19 +164,22 @@ struct MembersVisitor;
 impl<'de> Visitor<'de> for MembersVisitor {
     type Value = Members;
 
-    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str("an object")
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Members, A::Error> {
         let mut members = BTreeMap::new();
         while let Some((key, value)) = map.next_entry::<String, Box<RawValue>>()? {
             match members.entry(key) {
-                Entry::Vacant(vacant) => {
-                    vacant.insert(value);
+                Entry::Vacant(entry) => {
+                    entry.insert(value);
                 }
-                Entry::Occupied(occupied) => {
-                    return Err(A::Error::custom(format!("the key {:?} occurs twice", occupied.key())));
+                Entry::Occupied(entry) => {
+                    let key = entry.key();
+                    return Err(A::Error::custom(format_args!(
+                        "the key {key:?} occurs twice; remove one"
+                    )));
                 }
             }
         }
@@ -178,7 +188,7 @@ impl<'de> Visitor<'de> for MembersVisitor {
 }
 
 fn bind_json(body: &[u8], keys: &[&str], uid: &str) -> Result<Vec<u8>, UidError> {
-    let Members(mut members) = serde_json::from_slice(body).map_err(malformed_json)?;
+    let Members(mut members): Members = serde_json::from_slice(body).map_err(malformed_json)?;
     match keys.split_first() {
         None => {
             if let Some(wanted) = members.get("uid") {
@@ -211,7 +221,7 @@ fn bind_json_patch(body: &[u8], uid: &str) -> Result<Vec<u8>, UidError> {
 
 /// Apply configurations are YAML, and mostly JSON: client libraries send the latter.
 fn bind_apply(body: &[u8], uid: &str) -> Result<Vec<u8>, UidError> {
-    if serde_json::from_slice::<Members>(body).is_ok() {
+    if serde_json::from_slice::<IgnoredAny>(body).is_ok() {
         return bind_json(body, UidPlace::Metadata.keys(), uid);
     }
     let malformed = |problem: String| UidError::Malformed {
@@ -219,6 +229,11 @@ fn bind_apply(body: &[u8], uid: &str) -> Result<Vec<u8>, UidError> {
         problem,
     };
     let text = std::str::from_utf8(body).map_err(|error| malformed(error.to_string()))?;
+    if text.contains(LINE_BREAKS_OF_YAML_1_1) {
+        return Err(malformed(
+            "it has U+0085, U+2028 or U+2029, which only some decoders take for the end of a line; write it as an escape, or send JSON".to_owned(),
+        ));
+    }
     let metadata = yaml_metadata(text).map_err(malformed)?;
     if !metadata.uid.is_empty() {
         check_wanted(&metadata.uid, uid)?;
@@ -226,11 +241,19 @@ fn bind_apply(body: &[u8], uid: &str) -> Result<Vec<u8>, UidError> {
     }
     let bound = metadata.name.as_ref().and_then(|name| insert_yaml_uid(text, name, uid));
     let bound = bound.ok_or(UidError::YamlForm)?;
-    // An alias or a merge key can make the place of the text another one than the value's: read it back.
-    match yaml_metadata(&bound) {
-        Ok(read) if read.uid == uid && read.name_text() == metadata.name_text() => Ok(bound.into_bytes()),
+    // Other values may be aliases of the metadata: read it back.
+    match (with_uid(text, uid), read_yaml::<Value>(&bound)) {
+        (Some(expected), Ok(read)) if read == expected => Ok(bound.into_bytes()),
         _ => Err(UidError::YamlForm),
     }
+}
+
+/// The value of the YAML with the UID. `None`: JSON has no such value, or it has no metadata.
+fn with_uid(text: &str, uid: &str) -> Option<Value> {
+    let mut object: Value = read_yaml(text).ok()?;
+    let metadata = object.get_mut("metadata")?.as_object_mut()?;
+    metadata.insert("uid".to_owned(), uid.into());
+    Some(object)
 }
 
 #[derive(Deserialize, Default)]
@@ -245,15 +268,18 @@ struct YamlMetadata {
     uid: String,
 }
 
-impl YamlMetadata {
-    fn name_text(&self) -> Option<&str> {
-        self.name.as_ref().map(|name| name.value.as_str())
-    }
+fn yaml_metadata(text: &str) -> Result<YamlMetadata, String> {
+    let object: YamlObject = read_yaml(text)?;
+    Ok(object.metadata.unwrap_or_default())
 }
 
-fn yaml_metadata(text: &str) -> Result<YamlMetadata, String> {
-    let object: YamlObject = serde_saphyr::from_str(text).map_err(|error| error.to_string())?;
-    Ok(object.metadata.unwrap_or_default())
+/// Decoders differ in whether a merge key replaces a key that is written above it.
+fn read_yaml<'y, T: Deserialize<'y>>(text: &'y str) -> Result<T, String> {
+    let options = serde_saphyr::options! {
+        duplicate_keys: serde_saphyr::options::DuplicateKeyPolicy::Error,
+        merge_keys: serde_saphyr::options::MergeKeyPolicy::Error,
+    };
+    serde_saphyr::from_str_with_options(text, options).map_err(|error| error.to_string())
 }
 
 /// Adds a line for the UID above that of the name. `None` if the name has no line of its own.
@@ -341,7 +367,7 @@ fn raw_json(text: String) -> Result<Box<RawValue>, UidError> {
 
 /// Encodes a text as a JSON string, with its quotation marks.
 fn quote(text: &str) -> String {
-    serde_json::Value::from(text).to_string()
+    Value::from(text).to_string()
 }
 
 fn malformed_json(error: serde_json::Error) -> UidError {

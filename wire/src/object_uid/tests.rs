@@ -193,18 +193,6 @@ fn uneditable_bodies_are_refused() {
         ("application/json", b"[]"),
         ("application/json", br#"{"metadata":[]}"#),
         ("application/json", br#"{"metadata":{"uid":7}}"#),
-        (
-            "application/json",
-            br#"{"metadata":{"uid":"u-1"},"metadata":{"name":"w"}}"#,
-        ),
-        (
-            "application/merge-patch+json",
-            br#"{"metadata":{"uid":"u-1","\u0075id":"u-2"}}"#,
-        ),
-        (
-            "application/apply-patch+yaml",
-            br#"{"metadata":{"name":"w"},"metadata":{"name":"w"}}"#,
-        ),
         ("application/json-patch+json", b"{}"),
         ("application/apply-patch+yaml", b"a: [\n"),
         (PROTOBUF, b"{}"),
@@ -217,6 +205,109 @@ fn uneditable_bodies_are_refused() {
             "{content_type}: {refused:?}"
         );
     }
+}
+
+/// Whichever of the values a decoder takes, and however the keys are spelled.
+#[test]
+fn bodies_with_a_key_twice_are_refused() {
+    let (metadata, eviction) = (UidPlace::Metadata, UidPlace::EvictionPreconditions);
+    let (json, merge_patch, apply) = (
+        "application/json",
+        "application/merge-patch+json",
+        "application/apply-patch+yaml",
+    );
+    for (content_type, body, place) in [
+        (json, r#"{"metadata":{"uid":"u-1"},"metadata":{"uid":"u-2"}}"#, metadata),
+        (json, r#"{"metadata":{"uid":"u-2"},"metadata":{}}"#, metadata),
+        (json, r#"{"metadata":{"uid":"u-1"},"met\u0061data":null}"#, metadata),
+        (merge_patch, r#"{"metadata":{"uid":"u-1","uid":"u-2"}}"#, metadata),
+        (merge_patch, r#"{"metadata":{"uid":"u-1","\u0075id":"u-2"}}"#, metadata),
+        (apply, r#"{"metadata":{"name":"w","uid":"","uid":"u-2"}}"#, metadata),
+        (json, r#"{"spec":1,"spec":2}"#, metadata),
+        (
+            json,
+            r#"{"preconditions":{"uid":"u-2"},"preconditions":{}}"#,
+            UidPlace::Preconditions,
+        ),
+        (
+            json,
+            r#"{"deleteOptions":{"preconditions":{},"preconditions":{"uid":"u-2"}}}"#,
+            eviction,
+        ),
+        (apply, "metadata:\n  name: w\nmetadata:\n  uid: u-2\n", metadata),
+        (
+            apply,
+            "metadata:\n  uid: u-1\n  name: w\n  \"\\u0075id\": u-2\n",
+            metadata,
+        ),
+    ] {
+        let refused = bind_to_uid(content_type, body.as_bytes(), place, "u-1");
+        assert!(
+            matches!(refused, Err(UidError::Malformed { .. })),
+            "{body}: {refused:?}"
+        );
+    }
+    let twice = bind_to_uid(
+        "application/json",
+        br#"{"metadata":{"uid":"","uid":""}}"#,
+        UidPlace::Metadata,
+        "u-1",
+    );
+    let message = twice.unwrap_err().to_string();
+    assert!(
+        message.contains(r#"the key "uid" occurs twice; remove one"#),
+        "{message}"
+    );
+}
+
+#[test]
+fn keys_are_compared_as_api_servers_do() {
+    let escaped = bound_json(
+        "application/json",
+        r#"{"\u006detadata":{"\u0075id":"u-1","name":"w"}}"#,
+        UidPlace::Metadata,
+    );
+    assert_eq!(escaped, json!({"metadata": {"uid": "u-1", "name": "w"}}));
+    let other = br#"{"metadata":{"\u0075id":"u-2"}}"#;
+    let refused = bind_to_uid("application/json", other, UidPlace::Metadata, "u-1");
+    assert!(matches!(refused, Err(UidError::OtherObject { .. })), "{refused:?}");
+    // An unknown field.
+    let other_case = bound_json(
+        "application/json",
+        r#"{"Metadata":{"uid":"u-2"},"metadata":{"UID":"u-2"}}"#,
+        UidPlace::Metadata,
+    );
+    let expected = json!({"Metadata": {"uid": "u-2"}, "metadata": {"UID": "u-2", "uid": "u-1"}});
+    assert_eq!(other_case, expected);
+}
+
+#[test]
+fn yaml_that_decoders_read_differently_is_refused() {
+    let bind = |body: &str| {
+        bind_to_uid(
+            "application/apply-patch+yaml",
+            body.as_bytes(),
+            UidPlace::Metadata,
+            "u-1",
+        )
+    };
+    for body in [
+        "metadata:\n  uid: u-1\n  <<: {uid: u-2}\n  name: w\n",
+        "metadata:\n  name: w\n  <<: {uid: u-2}\n",
+        "metadata:\n  name: w # \u{2028}  uid: u-2\n",
+        "metadata:\n  uid: u-1\n  name: w # \u{85}  uid: u-2\n",
+    ] {
+        let refused = bind(body);
+        assert!(
+            matches!(refused, Err(UidError::Malformed { .. })),
+            "{body}: {refused:?}"
+        );
+    }
+    let aliased = "metadata: &m\n  name: w\nspec: *m\n";
+    assert_eq!(bind(aliased), Err(UidError::YamlForm), "the UID would be in both");
+    let alias_elsewhere = "metadata:\n  name: w\nspec: {a: &a [x], b: *a }\n";
+    let expected = "metadata:\n  uid: \"u-1\"\n  name: w\nspec: {a: &a [x], b: *a }\n";
+    assert_eq!(bind(alias_elsewhere).unwrap(), expected.as_bytes());
 }
 
 #[test]
