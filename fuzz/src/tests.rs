@@ -66,6 +66,50 @@ proptest! {
     }
 
     #[test]
+    fn json_is_bound_to_one_uid(
+        choice in 0_u8..6,
+        members in vec(
+            "\"(metadata|met\\\\u0061data|Metadata|preconditions|deleteOptions|spec)\":(null|1|\\{(\"preconditions\":\\{\\}|\"(uid|\\\\u0075id|UID|name)\":(\"u-1\"|\"u-2\"|\"\"|null|7)(,\"(uid|labels)\":(\\{\"a\":1e3\\}|\"\"))?)?\\})",
+            0..4,
+        ),
+    ) {
+        let body = format!("{{{}}}", members.join(", "));
+        crate::object_uid(&[&[choice], body.as_bytes()].concat());
+        crate::object_uid(&[&[choice], format!("[{body}]").as_bytes()].concat());
+    }
+
+    #[test]
+    fn yaml_is_bound_to_one_uid(
+        lines in vec(
+            "kind: A|metadata:|metadata: &m|  name: w|  name: \"w\" # c|  uid: u-1|  uid: u-2|  \"\\\\u0075id\": u-2|  <<: \\{uid: u-2\\}|  labels: \\{a: 0o7\\}|  labels: \\*m|spec: \\*m|spec: \\{on: no\\}|---|# \u{2028}  uid: u-2|metadata: \\{name: w\\}",
+            0..6,
+        ),
+        end in "(\n|\r\n)?",
+    ) {
+        let body = lines.join("\n") + &end;
+        crate::object_uid(&[&[5], body.as_bytes()].concat());
+        crate::object_uid(&[&[5], format!("metadata:\n  name: w\n{body}").as_bytes()].concat());
+    }
+
+    #[test]
+    fn protobuf_is_bound_to_one_uid(
+        choice in 6_u8..10,
+        messages in vec((1_u8..4, vec((1_u8..6, "u-1|u-2|[a-c]{0,2}"), 0..3)), 0..4),
+        others in vec((1_u8..5, vec(any::<u8>(), 0..4)), 0..3),
+    ) {
+        let message = |(number, fields): &(u8, Vec<(u8, String)>)| {
+            let fields: Vec<_> = fields.iter().map(|(number, text)| (*number, text.clone().into_bytes())).collect();
+            (*number, encoded_fields(&fields))
+        };
+        let object: Vec<_> = messages.iter().map(message).collect();
+        let object = encoded_fields(&object);
+        for nested in [object.clone(), encoded_fields(&[(2, object)])] {
+            let unknown = [encoded_fields(&others), encoded_fields(&[(2, nested)])].concat();
+            crate::object_uid(&[&[choice], &*unknown].concat());
+        }
+    }
+
+    #[test]
     fn destination_has_one_spelling(
         method in "GET|CONNECT|OPTIONS",
         target in "(/p|\\*|(https?://)?(b@)?(127\\.1|127\\.0x1|0x7f|2130706433|0177\\.0\\.0\\.1|\\[::ffff:127\\.0\\.0\\.1\\]|\\[::1\\]|a\\.B|localhost|([aA1-2.:]|0x[0-9a-f]{0,2}|%31|-|_){1,8})\\.{0,2}(:(0|[0-9]{0,6}))?(/p)?)",
@@ -88,6 +132,16 @@ proptest! {
         let yaml = format!("apiVersion: {version}\nnamespace: a\ngeneration: 1\nentries:\n{entry}");
         crate::chain_document(yaml.as_bytes());
     }
+}
+
+/// A message of these fields, each with a number and its content.
+fn encoded_fields(fields: &[(u8, Vec<u8>)]) -> Vec<u8> {
+    let encoded = fields.iter().flat_map(|(number, content)| {
+        let length = u8::try_from(content.len()).expect("short contents");
+        assert!(length < 128, "a length of one byte");
+        [&[number << 3 | 2, length], &**content].concat()
+    });
+    encoded.collect()
 }
 
 /// An encoding of the filters as the first byte of their inputs, and a body.
