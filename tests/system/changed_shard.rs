@@ -213,9 +213,11 @@ async fn leader_that_changes_shards_writes_no_object_by_name_until_it_has_the_ne
     }
     let deleted = env.client().send(Method::DELETE, &format!("{pods}/p"), "").await?;
     assert_eq!(deleted.status, 409, "{:?}", deleted.body);
+    let tunnel = env.client().get(&format!("{pods}/p/exec")).await?;
+    assert_eq!(tunnel.status, 409, "{:?}", tunnel.body);
     assert!(env.api.requests().recent().is_empty(), "nothing was sent");
     let refused = r#"ctrlmesh_objects_refused_total{entry="shard-selector/test"}"#;
-    assert_eq!(env.sidecar.metric_value(refused).await?, 3.0);
+    assert_eq!(env.sidecar.metric_value(refused).await?, 4.0);
     assert_eq!(env.client().get(&format!("{pods}/p")).await?.status, 200);
 
     lead(&env).await?;

@@ -22,7 +22,7 @@ use crate::chain::EntryId;
 use crate::chain::phases::{Attributed, Plugins};
 use crate::controller_state::leadership::HeldLock;
 use crate::plugin::request_view::{ClientHeaders, RequestState, RequestView};
-use crate::plugin::verdict::{RequestEdit, Traffic};
+use crate::plugin::verdict::{ObjectRefusal, RequestEdit, Traffic};
 
 /// How often a watch that shows nothing checks whether the controller leads by its new lock.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
@@ -51,20 +51,21 @@ pub(super) fn hide_objects(worker: &Worker, plugins: &Plugins, edits: &mut Vec<A
 }
 
 /// The entry that refuses a write, because it requires an object and also gives a lock another name by which the controller may still
-/// lead. `None`: none does.
+/// lead. `None`: none does. A get that is refused with a conflict opens a tunnel into a pod, so it is as good as a write.
 pub(super) fn refusing_entry(worker: &Worker, plugins: &Plugins, edits: &[Attributed]) -> Option<EntryId> {
-    if plugins.view.verb == Verb::Get {
+    let is_get = plugins.view.verb == Verb::Get;
+    let is_fence = |edit: &RequestEdit| {
+        matches!(edit, RequestEdit::RequireObjectMatch(_, refusal) if !is_get || *refusal == ObjectRefusal::Conflict)
+    };
+    if !edits.iter().any(|(_, edit)| is_fence(edit)) {
         return None;
     }
-    let requires_object = |owner: &EntryId| {
-        let mut own = edits.iter().filter(|(entry, _)| entry == owner);
-        own.any(|(_, edit)| matches!(edit, RequestEdit::RequireObjectMatch(..)))
-    };
+    let has_fence = |owner: &EntryId| edits.iter().any(|(entry, edit)| entry == owner && is_fence(edit));
     let held_locks = worker.shared.leadership.held_locks();
     let mut renaming = held_locks
         .iter()
         .filter_map(|held| renaming_entry(worker, plugins, held, &held_locks));
-    renaming.find(requires_object)
+    renaming.find(has_fence)
 }
 
 fn narrows_lists(edit: &RequestEdit) -> bool {
