@@ -157,8 +157,17 @@ pub(super) fn hidden_from_leavers(
     } else {
         limits_hiding_everything(&[])
     };
+    // With a key, a limit of all resources would be a fence, and the pods may have other locks.
+    let without_fence_of_all = |limit: Limit| match hides_everything(&limit) {
+        true => Limit {
+            hash_ranges: None,
+            ..limit
+        },
+        false => limit,
+    };
+    let hidden = limits_hiding_everything(&hidden).into_iter().map(without_fence_of_all);
     // Equal in each pass, whatever the order of shards.
-    let hidden = limits_hiding_everything(&hidden).into_iter().chain(all);
+    let hidden = hidden.chain(all);
     let hidden: BTreeMap<String, Limit> = hidden.map(|limit| (json!(limit).to_string(), limit)).collect();
     hidden.into_values().collect()
 }

@@ -6,6 +6,8 @@ use ctrlmesh_manager_api::sharding_config::ResourceGroup;
 
 use super::*;
 use crate::auto_shard::{LabelKeys, auto_shard};
+use crate::hand_over::limits::limits_hiding_everything;
+use crate::hand_over::shard::hidden_from_leavers;
 use crate::object_set::ObjectSet;
 use crate::{settings, view};
 
@@ -251,6 +253,21 @@ fn pods_of_deleted_shard_keep_the_key_without_ranges() {
     for limit in own {
         assert_eq!(limit, (Some(json!({"key": "owner", "ranges": []})), true));
     }
+}
+
+/// With a key, the limit would refuse writes of every kind, such as those of other locks.
+#[test]
+fn pods_that_leave_shard_of_all_resources_get_no_key() {
+    let own = entries_of(Division::Owner, 1).remove(0);
+    let mut settings = own.settings.value().clone();
+    settings["limits"] = json!([{"hashRanges": {"key": "uid", "ranges": ["0-511"]}}]);
+    let entry = Entry {
+        settings: Settings::new(settings),
+        ..own
+    };
+    let lock = Shard::from_entry(&entry).unwrap().1.lock;
+    let hidden = hidden_from_leavers(lock.as_deref(), &entry.pod_selector, std::slice::from_ref(&entry), &[]);
+    assert_eq!(hidden, limits_hiding_everything(&[]));
 }
 
 /// The entries of the same root without `spec.controller`.
