@@ -271,6 +271,7 @@ func deploymentWrites(client *kubernetes.Clientset) []fencedWrite {
 			if err != nil {
 				return err
 			}
+			current.UID = "" // so that the sidecar has to add it
 			current.Spec.Replicas = replicas
 			_, err = client.AppsV1().Deployments(object.GetNamespace()).UpdateScale(ctx, object.GetName(), current, meta.UpdateOptions{})
 			return err
