@@ -6,9 +6,10 @@
 mod reconciler;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use clap::Parser;
-use futures_util::StreamExt as _;
+use futures_util::{StreamExt as _, stream};
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::runtime::{Controller, controller, watcher};
 use kube::{Api, Client};
@@ -22,6 +23,10 @@ const LEASE: u64 = 8;
 
 /// Renewal margin before the expiry, in seconds: the lock is renewed two seconds after the last time.
 const GRACE: u64 = 6;
+
+/// Pause between reconciliations of all objects. When kube-rs lists again, it reconciles the first objects before its cache has the new
+/// list (docs/sharding.md): as they were before, or not at all.
+const RECONCILE_ALL: Duration = Duration::from_secs(10);
 
 #[derive(Parser)]
 struct Args {
@@ -92,7 +97,10 @@ async fn run_controller(
     } else {
         watcher::Config::default().labels(&format!("app={}", args.app))
     };
+    let mut interval = tokio::time::interval(RECONCILE_ALL);
+    let reconcile_all = stream::poll_fn(move |context| interval.poll_tick(context).map(|_| Some(())));
     Controller::new(objects, watched)
+        .reconcile_all_on(reconcile_all)
         .with_config(controller::Config::default().concurrency(args.workers))
         .graceful_shutdown_on(ended)
         .run(reconciler::reconcile, reconciler::retry_later, reconciler.clone())
