@@ -54,8 +54,9 @@ pub(super) fn hide_objects(worker: &Worker, plugins: &Plugins, edits: &mut Vec<A
 /// lead. `None`: none does. A get that is refused with a conflict opens a tunnel into a pod, so it is as good as a write.
 pub(super) fn refusing_entry(worker: &Worker, plugins: &Plugins, edits: &[Attributed]) -> Option<EntryId> {
     let is_get = plugins.view.verb == Verb::Get;
-    let is_fence = |edit: &RequestEdit| {
-        matches!(edit, RequestEdit::RequireObjectMatch(_, refusal) if !is_get || *refusal == ObjectRefusal::Conflict)
+    let is_fence = |edit: &RequestEdit| match edit {
+        RequestEdit::RequireObjectMatch(_, refusal) => !is_get || *refusal == ObjectRefusal::Conflict,
+        _ => false,
     };
     if !edits.iter().any(|(_, edit)| is_fence(edit)) {
         return None;
