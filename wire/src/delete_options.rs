@@ -6,11 +6,8 @@
 use serde_json::{Map, Value};
 
 use crate::Query;
-use crate::protobuf::{MAGIC, Message, WireError, fields, put_bytes};
+use crate::protobuf::{Message, OpenEnvelope, fields};
 use crate::watch_event::media_type;
-
-/// Field 2 of `runtime.Unknown`: the object.
-const RAW: u32 = 2;
 
 /// An error that prevents an edit of options. The request must not be sent on: it would delete in another way than
 /// asked.
@@ -199,24 +196,12 @@ fn edit_protobuf(body: &[u8], edits: &[DeleteOptionEdit]) -> Result<Vec<u8>, Del
         format: "protobuf",
         problem,
     };
-    let broken = |WireError { problem, position }| malformed(format!("{problem} at byte {position}"));
-    let unknown = body
-        .strip_prefix(MAGIC)
-        .ok_or_else(|| malformed("no magic number `k8s\\0`".to_owned()))?;
-    let mut out = MAGIC.to_vec();
-    let mut options = Vec::new();
-    for field in fields(unknown) {
-        let field = field.map_err(broken)?;
-        match field.payload {
-            // The last one counts, as for every field that is not repeated.
-            Some(raw) if field.number == RAW => options = raw.to_vec(),
-            _ => out.extend_from_slice(field.whole),
-        }
-    }
+    let envelope = OpenEnvelope::open(body).map_err(malformed)?;
+    let mut options = envelope.object.to_vec();
     for edit in edits {
         let mut kept = Vec::with_capacity(options.len());
         for field in fields(&options) {
-            let field = field.map_err(broken)?;
+            let field = field.map_err(|error| malformed(error.to_string()))?;
             if field.number != edit.option.field_number() {
                 kept.extend_from_slice(field.whole);
             }
@@ -224,8 +209,7 @@ fn edit_protobuf(body: &[u8], edits: &[DeleteOptionEdit]) -> Result<Vec<u8>, Del
         kept.extend(encode_option(edit));
         options = kept;
     }
-    put_bytes(&mut out, RAW, &options);
-    Ok(out)
+    Ok(envelope.close(&options))
 }
 
 fn encode_option(edit: &DeleteOptionEdit) -> Vec<u8> {
@@ -243,7 +227,7 @@ fn encode_option(edit: &DeleteOptionEdit) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protobuf::{envelope, field, field_payload, text};
+    use crate::protobuf::{MAGIC, RAW, envelope, field, field_payload, text};
 
     fn set(name: &str, value: &str) -> DeleteOptionEdit {
         DeleteOption::of_query(name).unwrap().set(value).unwrap()

@@ -15,13 +15,11 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 use serde_saphyr::Spanned;
 
-use crate::protobuf::{MAGIC, WireError, fields, put_bytes};
+use crate::protobuf::{MAGIC, OpenEnvelope, RAW, fields, put_bytes};
 use crate::watch_event::media_type;
 
 /// Characters that end a line in YAML 1.1, which API servers read, and not in YAML 1.2.
 const LINE_BREAKS_OF_YAML_1_1: [char; 3] = ['\u{85}', '\u{2028}', '\u{2029}'];
-/// Field 2 of `runtime.Unknown`: the object.
-const RAW: u32 = 2;
 /// Field 1 of every object: its metadata.
 const METADATA: u32 = 1;
 /// Field 5 of `ObjectMeta`.
@@ -299,15 +297,9 @@ fn insert_yaml_uid(text: &str, name: &Spanned<String>, uid: &str) -> Option<Stri
 }
 
 fn bind_protobuf(body: &[u8], place: UidPlace, uid: &str) -> Result<Vec<u8>, UidError> {
-    let unknown = body
-        .strip_prefix(MAGIC)
-        .ok_or_else(|| malformed_protobuf("no magic number `k8s\\0`".to_owned()))?;
-    let (mut out, mut object) = (MAGIC.to_vec(), Vec::new());
-    for field in fields(unknown) {
-        let field = field.map_err(broken)?;
+    let envelope = OpenEnvelope::open(body).map_err(malformed_protobuf)?;
+    for field in envelope.other_fields() {
         match (field.number, field.payload) {
-            // The last one counts, as for every field that is not repeated.
-            (RAW, Some(raw)) => object = raw.to_vec(),
             (3, Some(encoding)) if !encoding.is_empty() => {
                 let encoding = encoding.escape_ascii();
                 return Err(UidError::Unsupported(format!("content encoding {encoding}")));
@@ -315,12 +307,11 @@ fn bind_protobuf(body: &[u8], place: UidPlace, uid: &str) -> Result<Vec<u8>, Uid
             (4, Some(content_type)) if !matches!(content_type, b"" | b"application/vnd.kubernetes.protobuf") => {
                 return Err(UidError::Unsupported(content_type.escape_ascii().to_string()));
             }
-            _ => out.extend_from_slice(field.whole),
+            _ => {}
         }
     }
-    let bound = bind_message(&object, place.messages(), place.field_number(), uid)?;
-    put_bytes(&mut out, RAW, &bound);
-    Ok(out)
+    let bound = bind_message(envelope.object, place.messages(), place.field_number(), uid)?;
+    Ok(envelope.close(&bound))
 }
 
 /// A message that occurs several times is merged, as decoders do: what comes later counts.
@@ -328,7 +319,7 @@ fn bind_message(message: &[u8], messages: &[u32], uid_field: u32, uid: &str) -> 
     let number = messages.first().copied().unwrap_or(uid_field);
     let (mut out, mut found) = (Vec::with_capacity(message.len() + uid.len()), Vec::new());
     for field in fields(message) {
-        let field = field.map_err(broken)?;
+        let field = field.map_err(|error| malformed_protobuf(error.to_string()))?;
         match field.payload {
             Some(payload) if field.number == number => {
                 if messages.is_empty() {
@@ -382,10 +373,6 @@ fn malformed_protobuf(problem: String) -> UidError {
         format: "protobuf",
         problem,
     }
-}
-
-fn broken(WireError { problem, position }: WireError) -> UidError {
-    malformed_protobuf(format!("{problem} at byte {position}"))
 }
 
 #[cfg(test)]

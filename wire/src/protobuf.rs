@@ -1,8 +1,13 @@
 //! The protobuf wire format: writing small messages, and reading fields without a schema. Callers know the meaning of
 //! the fields.
 
+use std::fmt;
+
 /// First bytes of every protobuf body of the API (apimachinery `serializer/protobuf`).
 pub const MAGIC: &[u8] = b"k8s\0";
+
+/// Field 2 of `runtime.Unknown`: the object.
+pub(crate) const RAW: u32 = 2;
 
 /// Largest number of a field. Some decoders ignore the bits above it, and would see another field.
 pub(crate) const MAX_FIELD_NUMBER: u32 = (1 << 29) - 1;
@@ -117,6 +122,52 @@ pub struct WireError {
     pub problem: &'static str,
     /// Number of bytes before the violation.
     pub position: usize,
+}
+
+impl fmt::Display for WireError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} at byte {}", self.problem, self.position)
+    }
+}
+
+/// A body of the API that is about to be edited: what is around its object, and the object.
+#[derive(Debug)]
+pub(crate) struct OpenEnvelope<'a> {
+    /// Magic number and `runtime.Unknown` without the object.
+    around: Vec<u8>,
+    pub(crate) object: &'a [u8],
+}
+
+impl<'a> OpenEnvelope<'a> {
+    /// Takes a body apart.
+    ///
+    /// # Errors
+    /// The violation of the format, as a phrase.
+    pub(crate) fn open(body: &'a [u8]) -> Result<Self, String> {
+        let unknown = body.strip_prefix(MAGIC).ok_or("no magic number `k8s\\0`")?;
+        let (mut around, mut object) = (MAGIC.to_vec(), &[][..]);
+        for field in fields(unknown) {
+            let field = field.map_err(|error| error.to_string())?;
+            match field.payload {
+                // The last one counts, as for every field that is not repeated.
+                Some(raw) if field.number == RAW => object = raw,
+                _ => around.extend_from_slice(field.whole),
+            }
+        }
+        Ok(Self { around, object })
+    }
+
+    /// The fields of `runtime.Unknown` but the object. They were read before, so none is broken.
+    pub(crate) fn other_fields(&self) -> impl Iterator<Item = Field<'_>> {
+        let around = self.around.get(MAGIC.len()..).unwrap_or_default();
+        fields(around).filter_map(Result::ok)
+    }
+
+    /// The body with another object.
+    pub(crate) fn close(mut self, object: &[u8]) -> Vec<u8> {
+        put_bytes(&mut self.around, RAW, object);
+        self.around
+    }
 }
 
 /// Iterates over the fields of a message; ends after the first error.
