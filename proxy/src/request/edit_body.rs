@@ -64,16 +64,18 @@ async fn edit_options(
             "DeleteOptions must not be compressed when a plugin edits them",
         ));
     }
-    let content_type = headers
-        .get(CONTENT_TYPE)
-        .map_or(Ok(""), HeaderValue::to_str)
-        .unwrap_or("unknown");
-    let edited = edit_delete_options(content_type, &bytes, edits).map_err(|error| match error {
+    let edited = edit_delete_options(content_type(headers), &bytes, edits).map_err(|error| match error {
         DeleteOptionsError::Unsupported(_) => Reply::unsupported_encoding(error.to_string()),
         _ => Reply::bad_request(error.to_string()),
     })?;
     headers.insert(CONTENT_LENGTH, HeaderValue::from(edited.len()));
     Ok(RequestBody::Full(Some(Bytes::from(edited))))
+}
+
+/// The API server treats a body without a type as JSON. A type that is no text is one that it does not know.
+pub(super) fn content_type(headers: &HeaderMap) -> &str {
+    let content_type = headers.get(CONTENT_TYPE).map(HeaderValue::to_str);
+    content_type.map_or("", |text| text.unwrap_or("unknown"))
 }
 
 /// Sets the API server's name of the object.
@@ -93,7 +95,7 @@ async fn rename_request(
     let (info, arrived) = (&exchange.info, exchange.record.start());
     let leadership = &exchange.worker.shared.leadership;
     let lock_exchange = leadership.observe_request(info, &query, &rename, (&bytes, named.is_some()), arrived);
-    let body = RequestBody::Full(Some(bytes).filter(|bytes| !bytes.is_empty()));
+    let body = RequestBody::of_bytes(bytes);
     // Boxed, so that requests without one do not carry its size.
     Ok((body, Some(Box::new(RenamedExchange { rename, lock_exchange }))))
 }

@@ -8,7 +8,6 @@
 
 use std::time::Duration;
 
-use bytes::Bytes;
 use ctrlmesh_wire::objects::{self, MetadataFields, ObjectMetadata, Predicate};
 use ctrlmesh_wire::{RequestInfo, UidError, UidPlace, Verb, bind_to_uid, delete_options_of_query, object_uid};
 use http::header::{
@@ -19,6 +18,7 @@ use http::uri::PathAndQuery;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri};
 use tokio::time::{Instant, timeout};
 
+use super::edit_body::content_type;
 use super::exchange::Exchange;
 use crate::chain::EntryId;
 use crate::chain::phases::{Attributed, Plugins};
@@ -138,7 +138,7 @@ impl<'a> RequiredObject<'a> {
         if is_put && self.reads_only(FIELDS_OF_PUT) && !headers.contains_key(CONTENT_ENCODING) {
             let bytes = body.collect().await?;
             let uid = object_uid(content_type(headers), &bytes);
-            body = full_body(bytes);
+            body = RequestBody::of_bytes(bytes);
             if let Some(uid) = uid {
                 let metadata = ObjectMetadata {
                     uid: uid.into(),
@@ -278,7 +278,7 @@ impl RequiredUid {
         let bound = bind_to_uid(content_type(headers), &bytes, self.place, &self.uid);
         let bound = bound.map_err(|error| self.refusal(&error))?;
         headers.insert(CONTENT_LENGTH, HeaderValue::from(bound.len()));
-        Ok(full_body(bound.into()))
+        Ok(RequestBody::of_bytes(bound.into()))
     }
 
     fn refusal(&self, error: &UidError) -> Reply {
@@ -335,16 +335,6 @@ fn lookup_headers(sent: &HeaderMap) -> HeaderMap {
     headers.insert(ACCEPT, HeaderValue::from_static(METADATA_TYPES));
     headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
     headers
-}
-
-/// The API server treats a body without a type as JSON. A type that is no text is one that it does not know.
-fn content_type(headers: &HeaderMap) -> &str {
-    let content_type = headers.get(CONTENT_TYPE).map(HeaderValue::to_str);
-    content_type.map_or("", |text| text.unwrap_or("unknown"))
-}
-
-fn full_body(bytes: Bytes) -> RequestBody {
-    RequestBody::Full(Some(bytes).filter(|bytes| !bytes.is_empty()))
 }
 
 /// Nothing was sent but a read, so a repeat is harmless.

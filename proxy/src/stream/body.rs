@@ -54,6 +54,11 @@ impl RequestBody {
             idle: None,
         })
     }
+
+    /// The body of these bytes; of none if there are none.
+    pub(crate) fn of_bytes(bytes: Bytes) -> Self {
+        Self::Full(Some(bytes).filter(|bytes| !bytes.is_empty()))
+    }
 }
 
 impl RequestBody {
