@@ -4,7 +4,7 @@ use ctrlmesh_testkit::Resource;
 use kube::core::ApiResource;
 use serde_json::{Value, json};
 
-use super::widget::{GROUP, VERSION};
+use super::widget::{GROUP, VERSION, api_resource_of, resource_of};
 
 pub(crate) const PLURAL: &str = "gadgets";
 const KIND: &str = "Gadget";
@@ -16,18 +16,12 @@ pub(crate) const GADGETS: u64 = 300;
 
 /// The kind for the API server.
 pub(crate) fn gadget_resource() -> Resource {
-    Resource::namespaced(GROUP, VERSION, PLURAL, KIND).with_status()
+    resource_of(PLURAL, KIND)
 }
 
 /// The kind for clients.
 pub(crate) fn api_resource() -> ApiResource {
-    ApiResource {
-        group: GROUP.to_owned(),
-        version: VERSION.to_owned(),
-        api_version: format!("{GROUP}/{VERSION}"),
-        kind: KIND.to_owned(),
-        plural: PLURAL.to_owned(),
-    }
+    api_resource_of(PLURAL, KIND)
 }
 
 /// The gadgets as resources of a root.

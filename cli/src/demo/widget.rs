@@ -72,17 +72,27 @@ impl fmt::Display for WidgetKey {
 
 /// The kind for the API server.
 pub(crate) fn widget_resource() -> Resource {
-    Resource::namespaced(GROUP, VERSION, PLURAL, KIND).with_status()
+    resource_of(PLURAL, KIND)
+}
+
+/// A kind of the demo for the API server.
+pub(super) fn resource_of(plural: &str, kind: &str) -> Resource {
+    Resource::namespaced(GROUP, VERSION, plural, kind).with_status()
 }
 
 /// The kind for clients.
 pub(crate) fn api_resource() -> ApiResource {
+    api_resource_of(PLURAL, KIND)
+}
+
+/// A kind of the demo for clients.
+pub(super) fn api_resource_of(plural: &str, kind: &str) -> ApiResource {
     ApiResource {
         group: GROUP.to_owned(),
         version: VERSION.to_owned(),
         api_version: format!("{GROUP}/{VERSION}"),
-        kind: KIND.to_owned(),
-        plural: PLURAL.to_owned(),
+        kind: kind.to_owned(),
+        plural: plural.to_owned(),
     }
 }
 
