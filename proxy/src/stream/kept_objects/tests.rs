@@ -467,17 +467,19 @@ fn encoded_event(encoding: WatchEncoding, event_type: &str, shard: &str) -> Vec<
     }
 }
 
+/// An object of shard `b` comes into shard `a`, and leaves it again.
+const MOVES_OF_OBJECT: [(&str, &str); 5] = [
+    ("ADDED", "b"),
+    ("MODIFIED", "a"),
+    ("MODIFIED", "b"),
+    ("MODIFIED", "b"),
+    ("DELETED", "b"),
+];
+
 #[tokio::test]
 async fn object_that_enters_is_added_in_every_encoding() {
     for encoding in ENCODINGS {
-        let events = [
-            ("ADDED", "b"),
-            ("MODIFIED", "a"),
-            ("MODIFIED", "b"),
-            ("MODIFIED", "b"),
-            ("DELETED", "b"),
-        ];
-        let frames = events.map(|(event_type, shard)| data(&encoded_event(encoding, event_type, shard)));
+        let frames = MOVES_OF_OBJECT.map(|(event_type, shard)| data(&encoded_event(encoding, event_type, shard)));
         let (kept, hidden) = kept_objects(vec![with_labels("shard=a")]);
         let mut body = KeptObjectsBody::watch(upstream(frames.into()), encoding, kept, STARTS_EMPTY);
         let added = body.frame().await.unwrap().unwrap().into_data().unwrap();

@@ -138,15 +138,7 @@ fn new_shard_gets_ranges_when_both_others_have_given_them_up() {
 fn singletons_change_shards_in_two_steps() {
     let first = entries_of(Division::Owner, 2);
     let mut cluster = with_pods(0..2, &first);
-    let with_limits_of = |(own, other): (&Entry, &Entry)| {
-        let mut settings = own.settings.value().clone();
-        settings["limits"] = other.settings.value()["limits"].clone();
-        Entry {
-            settings: Settings::new(settings),
-            ..own.clone()
-        }
-    };
-    let target: Vec<Entry> = first.iter().zip(first.iter().rev()).map(with_limits_of).collect();
+    let target = with_exchanged_limits(&first);
     let owners = |cluster: &Cluster| -> Vec<usize> {
         let pods = 0..2;
         pods.filter(|pod| shown_by(cluster, *pod, "daemonsets").is_some())
@@ -220,15 +212,7 @@ fn shard_without_an_object_of_both_divisions_keeps_its_key_without_ranges() {
     let first = entries_of(Division::Owner, 2);
     let mut cluster = with_pods(0..2, &first);
     // Both shards exchange their ranges.
-    let with_limits_of = |(own, other): (&Entry, &Entry)| {
-        let mut settings = own.settings.value().clone();
-        settings["limits"] = other.settings.value()["limits"].clone();
-        Entry {
-            settings: Settings::new(settings),
-            ..own.clone()
-        }
-    };
-    let target: Vec<Entry> = first.iter().zip(first.iter().rev()).map(with_limits_of).collect();
+    let target = with_exchanged_limits(&first);
     cluster.step(&target);
     for entry in &cluster.last {
         let no_ranges = json!({"key": "owner", "ranges": []});
@@ -268,6 +252,19 @@ fn pods_that_leave_shard_of_all_resources_get_no_key() {
     let lock = Shard::from_entry(&entry).unwrap().1.lock;
     let hidden = hidden_from_leavers(lock.as_deref(), &entry.pod_selector, std::slice::from_ref(&entry), &[]);
     assert_eq!(hidden, limits_hiding_everything(&[]));
+}
+
+/// The entries with the limits of those at the other end of the list.
+fn with_exchanged_limits(entries: &[Entry]) -> Vec<Entry> {
+    let with_limits_of = |(own, other): (&Entry, &Entry)| {
+        let mut settings = own.settings.value().clone();
+        settings["limits"] = other.settings.value()["limits"].clone();
+        Entry {
+            settings: Settings::new(settings),
+            ..own.clone()
+        }
+    };
+    entries.iter().zip(entries.iter().rev()).map(with_limits_of).collect()
 }
 
 /// The entries of the same root without `spec.controller`.

@@ -189,14 +189,7 @@ async fn plugins_decide_on_lists_in_every_encoding() {
 #[tokio::test]
 async fn plugins_decide_on_watches_in_every_encoding() {
     for encoding in ENCODINGS {
-        let events = [
-            ("ADDED", "b"),
-            ("MODIFIED", "a"),
-            ("MODIFIED", "b"),
-            ("MODIFIED", "b"),
-            ("DELETED", "b"),
-        ];
-        let frames = events.map(|(event_type, shard)| data(&encoded_event(encoding, event_type, shard)));
+        let frames = MOVES_OF_OBJECT.map(|(event_type, shard)| data(&encoded_event(encoding, event_type, shard)));
         let (kept, hidden, calls) = asking(vec![]);
         let mut body = KeptObjectsBody::watch(upstream(frames.into()), encoding, kept, STARTS_EMPTY);
         let added = body.frame().await.unwrap().unwrap().into_data().unwrap();
