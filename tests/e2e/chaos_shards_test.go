@@ -260,7 +260,7 @@ type keyedShards struct {
 func (k *keyedShards) createShards(t *testing.T) map[string]map[string]string {
 	t.Helper()
 	created := newKeyedObjects(t, k.controlPlane, k.key, uniqueName("e2e-"+k.key), uniqueName("objects"))
-	created.learnDivisions(t, k.mesh, k.pods.namespace, 3, 1, 2)
+	created.learnDivisions(t, k.mesh, 3, 1, 2)
 	k.objects, k.bucketNames = created.objectSet, created.names
 	k.more, k.shardNumber = keyField(k.key), created.shardNumber
 	return k.rootShards.createShards(t)

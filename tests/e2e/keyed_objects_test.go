@@ -82,10 +82,12 @@ func (k *keyedObjects) add(t *testing.T, namespace, name string, controller *cor
 	return created
 }
 
-// learnDivisions makes a root of each size, one after the other, and reads the ranges of its shards. There must be no
-// pods yet, so that no objects are handed over.
-func (k *keyedObjects) learnDivisions(t *testing.T, m *mesh, namespace string, sizes ...int) {
+// learnDivisions makes a root of each size, one after the other, and reads the ranges of its shards. It does so in a
+// namespace without pods, so that no objects are handed over, and no pod is ever given a chain of these roots.
+func (k *keyedObjects) learnDivisions(t *testing.T, m *mesh, sizes ...int) {
 	t.Helper()
+	namespace := m.newNamespace(t)
+	t.Cleanup(func() { m.deletePodsAndShards(t, namespace) })
 	for _, size := range sizes {
 		m.apply(t, namespace, rootConfig("root", rootPrefix, size, keyField(k.key)))
 		k.divisions[size] = readDivision(t, k.key, m.waitShards(t, namespace, "root", rootShardNames(size)...))

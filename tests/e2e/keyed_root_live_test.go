@@ -27,7 +27,7 @@ func TestKeyedRootKeepsOneOwnerWhenResized(t *testing.T) {
 func testResizedKeyedRoot(t *testing.T, s *managerReplicas, key string) {
 	objects := newKeyedObjects(t, s.controlPlane, key, key, "")
 	namespace := s.newNamespace(t)
-	objects.learnDivisions(t, s.mesh, namespace, 3, 2)
+	objects.learnDivisions(t, s.mesh, 3, 2)
 	r := &liveRoot{liveOperators: &liveOperators{managerReplicas: s, objects: objects.objectSet}, more: keyField(key), shardNumber: objects.shardNumber}
 	r.startProgram = r.startVariedOperator
 	t.Cleanup(func() { s.deletePodsAndShards(t, namespace) })
