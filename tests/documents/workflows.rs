@@ -105,14 +105,14 @@ fn jobs_of_ci_run_all_targets_of_a_full_run() {
     let read = |path: &str| fs::read_to_string(repository_root().join(path)).unwrap();
     let (ci, run, makefile) = (read(".github/workflows/ci.yml"), read(".ci/run"), read("Makefile"));
     let workflow: Value = serde_saphyr::from_str(&ci).unwrap();
-    let parts = workflow["jobs"]["full"]["strategy"]["matrix"]["part"]
-        .as_array()
-        .unwrap();
     let targets_of = |part: &str| words_of_line(&run, &format!("{part}) targets=("), ")");
-    let in_parts: Vec<&str> = parts
-        .iter()
-        .flat_map(|part| targets_of(part.as_str().unwrap()))
-        .collect();
+    let targets_of_job = |job: &str| -> Vec<&str> {
+        let parts = workflow["jobs"][job]["strategy"]["matrix"]["part"].as_array().unwrap();
+        let parts = parts.iter().map(|part| part.as_str().unwrap());
+        parts.flat_map(targets_of).collect()
+    };
+    assert_eq!(targets_of_job("fast"), targets_of("fast"));
+    let in_parts = targets_of_job("full");
 
     // `test-e2e` runs all packages of tests/e2e; its parts share them out by NODE_PACKAGES and UPGRADE_TEST.
     let mut of_full = targets_of("full");
