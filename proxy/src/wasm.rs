@@ -16,6 +16,7 @@
 //! | `world`, `validate` | which interface a component was built for; the rules for a guest's results |
 //! | `cache` | sealed artifacts on disk |
 //! | `artifact` | compiled code as a component, the only `unsafe` |
+//! | `sealed_file` | files in memory that nobody can change |
 //! | `v0_1` | where interface 0.1 differs from 0.2 |
 //! | `bindings` | generated from `wit/` |
 //! | `wasi` | the part of WASI 0.2 that a guest gets |
@@ -62,6 +63,7 @@ mod plugin_metrics;
 mod precompiled;
 mod reads;
 mod reports;
+mod sealed_file;
 mod state;
 mod stdio;
 mod ticker;

@@ -143,14 +143,17 @@ fn tampered_artifact_is_refused_and_made_anew() {
         .map(|file| file.expect("a file").path())
         .find(|path| path.extension().is_some_and(|suffix| suffix == "cwasm"))
         .expect("an artifact");
-    let mut bytes = fs::read(&artifact).expect("it is there");
-    let middle = bytes.len() / 2;
-    bytes[middle] ^= 0xff;
-    fs::write(&artifact, bytes).expect("written");
-    // It is not used, so the compiler is asked, and this one can't.
-    assert!(load(script_mode(directory.path(), "exit 7")).is_err());
-    load(child_mode()).expect("compiled again");
-    load(script_mode(directory.path(), "exit 7")).expect("and cached again");
+    let whole = fs::read(&artifact).expect("it is there");
+    for damaged in [whole.len() / 2, whole.len() - 1] {
+        let mut bytes = whole.clone();
+        bytes[damaged] ^= 0xff;
+        fs::write(&artifact, bytes).expect("written");
+        // It is not used, so the compiler is asked, and this one can't.
+        assert!(load(script_mode(directory.path(), "exit 7")).is_err());
+        assert!(!artifact.exists(), "it is removed");
+        load(child_mode()).expect("compiled again");
+        load(script_mode(directory.path(), "exit 7")).expect("and cached again");
+    }
 }
 
 #[test]

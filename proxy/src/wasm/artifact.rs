@@ -6,36 +6,52 @@
 
 use std::path::{Path, PathBuf};
 
+use tracing::debug;
 use wasmtime::component::Component;
 
-/// Machine code of a component, made by our own compiler only.
+use super::sealed_file::SealedFile;
+
+/// Machine code of a component, made by our own compiler only, in a file that nobody can change.
 ///
 /// The field is private to this module and its constructors are named for their guarantees, so that a reader can check the single caller of
 /// each.
-pub(crate) struct Artifact(Vec<u8>);
+pub(crate) struct Artifact(SealedFile);
 
 impl Artifact {
-    /// Bytes that `precompile_component` has just returned, in this process or in a child that this process started.
-    pub(crate) const fn just_compiled(bytes: Vec<u8>) -> Self {
-        Self(bytes)
+    /// Code that `precompile_component` has just returned, in this process or in a child that this process started.
+    pub(crate) const fn just_compiled(code: SealedFile) -> Self {
+        Self(code)
     }
 
-    /// Bytes from the cache with a valid seal, which only this user's sidecars can make.
-    pub(crate) const fn seal_verified(bytes: Vec<u8>) -> Self {
-        Self(bytes)
+    /// Code from the cache whose seal, which only this user's sidecars can make, was compared with the contents of this file.
+    pub(crate) const fn seal_verified(code: SealedFile) -> Self {
+        Self(code)
     }
 
-    /// The bytes, for storing.
-    pub(crate) fn bytes(&self) -> &[u8] {
+    /// The code, for storing.
+    pub(crate) const fn code(&self) -> &SealedFile {
         &self.0
     }
 
-    /// Loads the component.
+    /// Size of the code.
+    pub(crate) const fn bytes(&self) -> usize {
+        self.0.size()
+    }
+
+    /// Loads the component. Code is mapped, and copied only where that is impossible. wasmtime keeps the file open as long as the component
+    /// exists.
     ///
     /// # Errors
     /// The artifact was made for another version or configuration of the engine.
     pub(crate) fn load(&self, engine: &wasmtime::Engine) -> wasmtime::Result<Component> {
-        deserialize_component(engine, Code::Memory(&self.0))
+        if let Some(path) = self.0.path() {
+            match deserialize_component(engine, Code::File(&path)) {
+                Ok(component) => return Ok(component),
+                // A security policy may forbid to run code of such a file. If the code itself is refused, its copy will be, too.
+                Err(error) => debug!(%error, "failed to map a compiled artifact; copying it"),
+            }
+        }
+        deserialize_component(engine, Code::Memory(&self.0.bytes()?))
     }
 }
 
@@ -80,9 +96,10 @@ enum Code<'a> {
 fn deserialize_component(engine: &wasmtime::Engine, code: Code<'_>) -> wasmtime::Result<Component> {
     // SAFETY: wasmtime asks that the code comes from `precompile_component` (or `serialize`) unmodified, and that a file does not change as
     // long as it is mapped. Both hold. An `Artifact` is what our own compiler has just returned, or was read from the cache and carried a
-    // valid HMAC under a key that only this user can read; it lives in our memory, so nobody can change it after the check. The checksum of
-    // a `MappedArtifact` shows that `precompile` wrote it, and only root can change it; root in the image, or on the node, can replace
-    // this program as well. Version and settings are checked by wasmtime itself.
+    // valid HMAC under a key that only this user can read. It is a `SealedFile`, which the kernel lets nobody write to, resize or unseal,
+    // and the HMAC was computed after it was sealed; its path was compared with the open file just before. Where it can't be mapped, we
+    // load a copy on our heap. The checksum of a `MappedArtifact` shows that `precompile` wrote it, and only root can change it; root in
+    // the image, or on the node, can replace this program as well. Version and settings are checked by wasmtime itself.
     unsafe {
         match code {
             Code::Memory(bytes) => Component::deserialize(engine, bytes),
@@ -90,3 +107,6 @@ fn deserialize_component(engine: &wasmtime::Engine, code: Code<'_>) -> wasmtime:
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -13,6 +13,7 @@ use aws_lc_rs::{constant_time, hmac, rand};
 
 use super::artifact::Artifact;
 use super::error::Error;
+use super::sealed_file::{MemoryFile, SealedFile, read_in_steps};
 
 /// Name of the key file inside the cache.
 const KEY_FILE: &str = "seal.key";
@@ -26,8 +27,6 @@ const SUFFIX: &str = "cwasm";
 const MAX_ARTIFACTS: usize = 32;
 /// Maximum size of an artifact that is read back. An artifact is about four times as large as its source.
 pub(crate) const MAX_ARTIFACT_BYTES: u64 = 128 * 1024 * 1024;
-/// Size of the steps in which a file is only checked, so that it is never in memory as a whole.
-const STEP_BYTES: usize = 64 << 10;
 
 pub(crate) struct Cache {
     directory: PathBuf,
@@ -75,7 +74,10 @@ impl Cache {
         let mut seal = [0; SEAL_BYTES];
         file.read_exact(&mut seal)?;
         let mut expected = self.begin_seal(name);
-        read_in_steps(file, |step| expected.update(step))?;
+        read_in_steps(file, |step| {
+            expected.update(step);
+            Ok(())
+        })?;
         Ok(constant_time::verify_slices_are_equal(expected.sign().as_ref(), &seal).is_ok())
     }
 
@@ -88,25 +90,40 @@ impl Cache {
     /// Looks an artifact up and checks its seal.
     pub(crate) fn read(&self, name: &str) -> Lookup {
         let path = self.path(name);
-        let mut bytes = match read_bounded(&path, MAX_ARTIFACT_BYTES + SEAL_BYTES as u64) {
-            Ok(bytes) => bytes,
+        let artifact = match self.read_verified(name, &path) {
+            Ok(artifact) => artifact,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Lookup::Miss,
             Err(error) => return Lookup::Refused(error.to_string()),
         };
-        let Some((seal, artifact)) = bytes.split_first_chunk::<SEAL_BYTES>() else {
-            return Lookup::Refused("it is truncated".into());
-        };
-        if constant_time::verify_slices_are_equal(self.seal_of(name, artifact).as_ref(), seal).is_err() {
-            return Lookup::Refused("its seal does not fit: it was damaged, or made by somebody else".into());
-        }
         // The modification time marks the artifact as used for `prune`; an artifact that cannot be marked still works.
         let _ = File::options()
             .append(true)
             .open(&path)
             .and_then(|file| file.set_modified(SystemTime::now()));
-        // Done in place to avoid a second copy.
-        bytes.drain(..SEAL_BYTES);
-        Lookup::Hit(Artifact::seal_verified(bytes))
+        Lookup::Hit(artifact)
+    }
+
+    fn read_verified(&self, name: &str, path: &Path) -> io::Result<Artifact> {
+        let mut file = File::open(path)?;
+        let limit = MAX_ARTIFACT_BYTES + SEAL_BYTES as u64;
+        if file.metadata()?.len() > limit {
+            return Err(io::Error::other(format!("it is larger than {limit} bytes")));
+        }
+        let mut seal = [0; SEAL_BYTES];
+        file.read_exact(&mut seal).map_err(|error| match error.kind() {
+            io::ErrorKind::UnexpectedEof => io::Error::other("it is truncated"),
+            _ => error,
+        })?;
+        let mut code = MemoryFile::create();
+        code.write_from(file.take(MAX_ARTIFACT_BYTES))?;
+        // The contents of the sealed file are checked, and not what was read: until then another process of this user can change them.
+        let code = code.seal()?;
+        if constant_time::verify_slices_are_equal(self.seal_of(name, &code)?.as_ref(), &seal).is_err() {
+            return Err(io::Error::other(
+                "its seal does not fit: it was damaged, or made by somebody else",
+            ));
+        }
+        Ok(Artifact::seal_verified(code))
     }
 
     /// Stores an artifact. It is written under another name and then renamed, so that a reader sees all of it or nothing.
@@ -116,11 +133,12 @@ impl Cache {
     pub(crate) fn write(&self, name: &str, artifact: &Artifact) -> Result<(), Error> {
         let path = self.path(name);
         let temporary = self.directory.join(format!(".{name}.{}", random_hex()?));
-        let seal = self.seal_of(name, artifact.bytes());
+        let code = artifact.code();
+        let seal = self.seal_of(name, code).map_err(|source| io_error(&path, source))?;
         let written = create_private(&temporary)
             .and_then(|mut file| {
                 file.write_all(seal.as_ref())?;
-                file.write_all(artifact.bytes())
+                code.visit(|step| file.write_all(step))
             })
             .and_then(|()| fs::rename(&temporary, &path));
         if let Err(source) = written {
@@ -138,10 +156,13 @@ impl Cache {
     }
 
     /// The seal covers the name (digest of the source, engine) and the code, so that no artifact can pass for another.
-    fn seal_of(&self, name: &str, artifact: &[u8]) -> hmac::Tag {
+    fn seal_of(&self, name: &str, code: &SealedFile) -> io::Result<hmac::Tag> {
         let mut seal = self.begin_seal(name);
-        seal.update(artifact);
-        seal.sign()
+        code.visit(|step| {
+            seal.update(step);
+            Ok(())
+        })?;
+        Ok(seal.sign())
     }
 
     fn begin_seal(&self, name: &str) -> hmac::Context {
@@ -231,17 +252,6 @@ fn check_private(path: &Path, forbidden: u32, reason: &str) -> Result<(), Error>
 
 fn create_private(path: &Path) -> io::Result<File> {
     OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)
-}
-
-/// Reads to the end, one step after the other.
-pub(crate) fn read_in_steps(mut from: impl Read, mut visit: impl FnMut(&[u8])) -> io::Result<()> {
-    let mut step = vec![0; STEP_BYTES];
-    loop {
-        match from.read(&mut step)? {
-            0 => return Ok(()),
-            length => visit(step.get(..length).unwrap_or_default()),
-        }
-    }
 }
 
 fn read_bounded(path: &Path, limit: u64) -> io::Result<Vec<u8>> {

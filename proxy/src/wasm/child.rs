@@ -19,6 +19,7 @@ use super::cache::MAX_ARTIFACT_BYTES;
 use super::engine::{Processor, compiling_engine};
 use super::limits::MAX_WASM_BYTES;
 use super::memory::CompilerShare;
+use super::sealed_file::{MemoryFile, SealedFile};
 
 /// Argument that makes the sidecar's binary run as the compiler.
 pub const COMPILE_ARGUMENT: &str = "compile";
@@ -87,7 +88,7 @@ pub(crate) fn compile_in_child(
     wasm: &[u8],
     deadline: Duration,
     share: Option<&CompilerShare>,
-) -> Result<Vec<u8>, Failure> {
+) -> Result<SealedFile, Failure> {
     if let Some(share) = share.filter(|share| share.process_bytes() < MIN_CHILD_MEMORY) {
         return Err(Failure::allowed_memory(share));
     }
@@ -96,15 +97,23 @@ pub(crate) fn compile_in_child(
     let end = Instant::now() + deadline;
     let said = exchange_with_child(&mut child, wasm, share.map_or(MAX_ARTIFACT_BYTES, artifact_limit), end);
     let status = wait_until(&mut child, end);
-    match (said, status, share) {
+    let is_out_of_memory = said.is_out_of_memory();
+    match (said.artifact, status, share) {
         (_, None, _) => Err(Failure::Deadline),
-        (said, Some(_), Some(share)) if said.cut || said.is_out_of_memory() => Err(Failure::allowed_memory(share)),
-        (CompilerMessage { cut: true, .. }, ..) => Err(Failure::Refused(format!(
+        (Ok(None), _, Some(share)) => Err(Failure::allowed_memory(share)),
+        (Ok(None), ..) => Err(Failure::Refused(format!(
             "the artifact is larger than {MAX_ARTIFACT_BYTES} bytes"
         ))),
-        (said, Some(status), _) if status.success() && !said.artifact.is_empty() => Ok(said.artifact),
-        (said, Some(status), _) => Err(Failure::Refused(exit_message(status, &said.message))),
+        (_, _, Some(share)) if is_out_of_memory => Err(Failure::allowed_memory(share)),
+        (Err(error), ..) => Err(Failure::Refused(unkept_artifact(&error))),
+        (Ok(Some(artifact)), Some(status), _) if status.success() && artifact.size() > 0 => Ok(artifact),
+        (Ok(Some(_)), Some(status), _) => Err(Failure::Refused(exit_message(status, &said.message))),
     }
+}
+
+/// The error of a memory file, for users.
+pub(crate) fn unkept_artifact(error: &io::Error) -> String {
+    format!("the artifact can't be held in memory: {error}")
 }
 
 fn start_child(program: &Path, share: Option<&CompilerShare>) -> io::Result<Child> {
@@ -129,16 +138,16 @@ fn artifact_limit(share: &CompilerShare) -> u64 {
 
 /// The child's output.
 struct CompilerMessage {
-    artifact: Vec<u8>,
-    /// Whether the output exceeded its limit.
-    cut: bool,
+    /// `None` if the output exceeded its limit.
+    artifact: io::Result<Option<SealedFile>>,
     message: String,
 }
 
 impl CompilerMessage {
     fn is_out_of_memory(&self) -> bool {
         let message = self.message.to_ascii_lowercase();
-        self.artifact.is_empty() && OUT_OF_MEMORY.iter().any(|cause| message.contains(cause))
+        let is_empty = matches!(&self.artifact, Ok(Some(artifact)) if artifact.size() == 0);
+        is_empty && OUT_OF_MEMORY.iter().any(|cause| message.contains(cause))
     }
 }
 
@@ -156,31 +165,40 @@ fn exchange_with_child(child: &mut Child, wasm: &[u8], limit: u64, end: Instant)
             let closed = closed.clone();
             scope.spawn(move || (read_bounded(stderr, MAX_CHILD_MESSAGE_BYTES), drop(closed)).0)
         };
-        let artifact = scope.spawn(move || (read_bounded(stdout, limit), drop(closed)).0);
+        let artifact = scope.spawn(move || (read_artifact(stdout, limit), drop(closed)).0);
         // Nothing is sent on the channel: it disconnects when both readers are done.
         let left = end.saturating_duration_since(Instant::now());
         if all_closed.recv_timeout(left) == Err(RecvTimeoutError::Timeout) {
             let _ = child.kill();
         }
-        let (artifact, cut) = artifact.join().unwrap_or_default();
-        let (message, _) = message.join().unwrap_or_default();
+        let artifact = artifact.join();
+        let message = message.join().unwrap_or_default();
         CompilerMessage {
-            artifact,
-            cut,
+            artifact: artifact.unwrap_or_else(|_| Err(io::Error::other("its reader panicked"))),
             message: String::from_utf8_lossy(&message).trim().to_owned(),
         }
     })
 }
 
-/// Reads up to `limit` bytes, and returns whether there were more. Dropping the pipe stops a writer that goes on.
-fn read_bounded(pipe: Option<impl Read>, limit: u64) -> (Vec<u8>, bool) {
+/// Reads up to `limit` bytes. Dropping the pipe stops a writer that goes on.
+fn read_bounded(pipe: Option<impl Read>, limit: u64) -> Vec<u8> {
     let mut bytes = Vec::new();
-    let Some(pipe) = pipe else { return (bytes, false) };
-    // A read error means that the child is gone, and its exit status says more.
-    let _ = pipe.take(limit + 1).read_to_end(&mut bytes);
-    let cut = bytes.len() as u64 > limit;
-    bytes.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
-    (bytes, cut)
+    if let Some(pipe) = pipe {
+        // A read error means that the child is gone, and its exit status says more.
+        let _ = pipe.take(limit).read_to_end(&mut bytes);
+    }
+    bytes
+}
+
+/// Reads up to `limit` bytes into a memory file. Returns `None` if there are more; dropping the pipe stops a writer that goes on.
+fn read_artifact(pipe: Option<impl Read>, limit: u64) -> io::Result<Option<SealedFile>> {
+    let mut artifact = MemoryFile::create();
+    if let Some(pipe) = pipe
+        && artifact.write_from(pipe.take(limit + 1))? > limit
+    {
+        return Ok(None);
+    }
+    artifact.seal().map(Some)
 }
 
 /// The child's exit status; `None` if it had to be killed at `end`.

@@ -20,6 +20,7 @@ use super::error::Error;
 use super::memory::Charge;
 use super::plugin::Plugin;
 use super::precompiled::{Precompiled, RefusedArtifact};
+use super::sealed_file::SealedFile;
 
 /// The process in which the compiler runs.
 #[derive(Debug, Clone)]
@@ -145,12 +146,8 @@ impl Compiler {
         let hex = digest.trim_start_matches("sha256:");
         let Some(cache) = &self.cache else {
             let artifact = self.compile(engine, wasm, digest)?;
-            return load_artifact(
-                engine,
-                &artifact,
-                code_charge(engine, artifact.bytes().len(), digest)?,
-                digest,
-            );
+            let charge = code_charge(engine, artifact.bytes(), digest)?;
+            return load_artifact(engine, &artifact, charge, digest);
         };
         let name = artifact_name(engine.wasmtime(), hex);
         let charge = code_charge(engine, cache.size(&name), digest)?;
@@ -164,7 +161,7 @@ impl Compiler {
         }
         cache.remove(&name);
         let artifact = self.compile(engine, wasm, digest)?;
-        let charge = code_charge(engine, artifact.bytes().len(), digest)?;
+        let charge = code_charge(engine, artifact.bytes(), digest)?;
         let loaded = load_artifact(engine, &artifact, charge, digest)?;
         if let Err(error) = cache.write(&name, &artifact) {
             // Loading works without the cache; only the next start is slower.
@@ -178,10 +175,13 @@ impl Compiler {
             digest: digest.to_owned(),
             detail,
         };
-        let bytes = match &self.mode {
-            CompileMode::InProcess => engine::compiling_engine(Processor::Native)?
-                .precompile_component(wasm)
-                .map_err(|error| refused(format!("{error:#}")))?,
+        let code = match &self.mode {
+            CompileMode::InProcess => {
+                let bytes = engine::compiling_engine(Processor::Native)?
+                    .precompile_component(wasm)
+                    .map_err(|error| refused(format!("{error:#}")))?;
+                SealedFile::copy_of(&bytes).map_err(|error| refused(child::unkept_artifact(&error)))?
+            }
             CompileMode::Child { program } => {
                 let share = engine.memory().compiler_share();
                 child::compile_in_child(program, wasm, self.deadline, share.as_ref()).map_err(
@@ -203,11 +203,11 @@ impl Compiler {
                 )?
             }
         };
-        Ok(Artifact::just_compiled(bytes))
+        Ok(Artifact::just_compiled(code))
     }
 }
 
-/// Reserves memory for an artifact of this size, and for the copy that exists while it is loaded.
+/// Reserves memory for an artifact of this size, and for the copy that exists while it is loaded, if it can't be mapped.
 fn code_charge(engine: &Engine, artifact_bytes: usize, digest: &str) -> Result<Charge, Error> {
     let mut charge = engine.memory().account();
     let taken = charge.take(artifact_bytes.saturating_mul(2));
@@ -227,7 +227,7 @@ fn load_artifact(
     let component = artifact
         .load(engine.wasmtime())
         .map_err(|error| load_error(&error, digest))?;
-    charge.shrink_to(artifact.bytes().len());
+    charge.shrink_to(artifact.bytes());
     Ok((component, charge))
 }
 

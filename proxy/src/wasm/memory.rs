@@ -187,7 +187,8 @@ impl CompilerShare {
         self.bytes / 4 * 3
     }
 
-    /// Limit of the artifact, which this process reads into a growing buffer that may take up to twice as much.
+    /// Limit of the artifact. This process holds it, and where there are no memory files, in a growing buffer that may take up to twice as
+    /// much.
     pub(crate) const fn artifact_bytes(&self) -> usize {
         self.bytes / 8
     }

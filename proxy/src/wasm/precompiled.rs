@@ -15,11 +15,12 @@ use aws_lc_rs::digest;
 use rustix::fs::{Access, AtFlags, CWD, StatxFlags};
 
 use super::artifact::{Artifact, MappedArtifact};
-use super::cache::{MAX_ARTIFACT_BYTES, read_in_steps};
+use super::cache::MAX_ARTIFACT_BYTES;
 use super::component_bytes;
 use super::engine::{self, Engine, Processor};
 use super::error::Error;
 use super::plugin::Plugin;
+use super::sealed_file::{SealedFile, read_in_steps};
 use crate::lock::lock_unpoisoned;
 
 /// File name extension of artifacts.
@@ -128,13 +129,14 @@ pub fn precompile(wasm: &[u8], directory: &Path) -> Result<PathBuf, Error> {
     let bytes = engine::compiling_engine(Processor::Baseline)?
         .precompile_component(wasm)
         .map_err(refused)?;
-    let artifact = Artifact::just_compiled(bytes);
+    let code = SealedFile::copy_of(&bytes).map_err(|error| refused(error.into()))?;
+    let artifact = Artifact::just_compiled(code);
     let engine = Engine::new()?;
     let component = artifact.load(engine.wasmtime()).map_err(refused)?;
     Plugin::new(engine.wasmtime(), &component, engine.memory().account(), digest.clone())?;
     let name = file_name(engine.wasmtime(), digest.trim_start_matches("sha256:"));
     let path = directory.join(&name);
-    write_artifact(&path, &name, artifact.bytes()).map_err(|source| Error::Io {
+    write_artifact(&path, &name, &bytes).map_err(|source| Error::Io {
         path: path.clone(),
         source,
     })?;
@@ -197,7 +199,10 @@ fn verify_checksum(path: &Path, name: &str) -> io::Result<usize> {
     file.read_exact(&mut expected)?;
     file.seek(SeekFrom::Start(0))?;
     let mut checksum = checksum_of(name);
-    read_in_steps(file.take(code), |step| checksum.update(step))?;
+    read_in_steps(file.take(code), |step| {
+        checksum.update(step);
+        Ok(())
+    })?;
     if checksum.finish().as_ref() != expected {
         return Err(io::Error::other(
             "its checksum does not fit: it was damaged, truncated or renamed",

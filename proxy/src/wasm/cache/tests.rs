@@ -4,7 +4,7 @@ use std::os::unix::fs::PermissionsExt;
 use super::*;
 
 fn artifact_of(text: &str) -> Artifact {
-    Artifact::just_compiled(text.as_bytes().to_vec())
+    Artifact::just_compiled(SealedFile::copy_of(text.as_bytes()).expect("sealed"))
 }
 
 fn cache_directory() -> (tempfile::TempDir, PathBuf) {
@@ -15,7 +15,7 @@ fn cache_directory() -> (tempfile::TempDir, PathBuf) {
 
 fn read(cache: &Cache, name: &str) -> Result<Vec<u8>, String> {
     match cache.read(name) {
-        Lookup::Hit(artifact) => Ok(artifact.bytes().to_vec()),
+        Lookup::Hit(artifact) => Ok(artifact.code().bytes().expect("readable").into_owned()),
         Lookup::Miss => Err("miss".into()),
         Lookup::Refused(reason) => Err(reason),
     }
@@ -78,6 +78,47 @@ fn changed_byte_anywhere_is_refused() {
     fs::write(&file, whole).expect("written");
     assert_eq!(read(&cache, "a"), Ok(b"code".to_vec()));
     assert!(cache.has_artifact("a") && !cache.has_artifact("b"));
+}
+
+/// It is longer than several steps of reading.
+#[test]
+fn long_artifact_is_read_back_unless_its_last_step_is_damaged() {
+    let (_parent, path) = cache_directory();
+    let cache = Cache::open(&path).expect("a cache");
+    let code = "code".repeat(50_001);
+    cache.write("a", &artifact_of(&code)).expect("written");
+    assert!(read(&cache, "a") == Ok(code.into_bytes()));
+    let file = path.join("a.cwasm");
+    let whole = fs::read(&file).expect("it is there");
+    let mut changed = whole.clone();
+    *changed.last_mut().expect("a byte") ^= 1;
+    let cut = &whole[..whole.len() - 1];
+    let longer = [whole.as_slice(), b"c"].concat();
+    for damaged in [changed.as_slice(), cut, longer.as_slice()] {
+        fs::write(&file, damaged).expect("written");
+        assert!(read(&cache, "a").expect_err("refused").contains("seal"));
+    }
+}
+
+#[test]
+fn artifact_on_heap_is_stored_like_one_in_memory_file() {
+    let (_parent, path) = cache_directory();
+    let cache = Cache::open(&path).expect("a cache");
+    let mut code = MemoryFile::on_heap();
+    code.write_all(b"code").expect("written");
+    let artifact = Artifact::just_compiled(code.seal().expect("sealed"));
+    cache.write("a", &artifact).expect("written");
+    assert_eq!(read(&cache, "a"), Ok(b"code".to_vec()));
+}
+
+#[test]
+fn file_that_is_too_large_is_refused_with_its_limit() {
+    let (_parent, path) = cache_directory();
+    let cache = Cache::open(&path).expect("a cache");
+    // Sparse: it takes no room on disk.
+    let file = File::create(path.join("a.cwasm")).expect("made");
+    file.set_len(MAX_ARTIFACT_BYTES + SEAL_BYTES as u64 + 1).expect("set");
+    assert_eq!(read(&cache, "a"), Err("it is larger than 134217760 bytes".into()));
 }
 
 #[test]
