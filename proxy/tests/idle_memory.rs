@@ -6,9 +6,11 @@
     reason = "a test fails by panicking"
 )]
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::thread;
@@ -18,9 +20,10 @@ use ctrlmesh_contract::Digest;
 use ctrlmesh_plugins_builtin::builtin;
 use serde_json::{Value, json};
 
-/// Maximum anonymous memory of a sidecar that has compiled its plugins; one that has precompiled plugins takes less. With huge pages it would
-/// be 39 MiB.
-const BUDGET_KIB: u64 = 20 << 10;
+/// Maximum memory of a sidecar that has compiled its plugins: anonymous, and files in memory, which hold their code. One that has
+/// precompiled plugins takes less. The four artifacts have 3.5 MiB; the rest is the sidecar in the dev profile. With huge pages it would be
+/// 39 MiB.
+const BUDGET_KIB: u64 = 15 << 10;
 /// Compiling four plugins takes seconds on a busy machine.
 const DEADLINE: Duration = Duration::from_secs(120);
 
@@ -121,6 +124,22 @@ fn anonymous_kib(sidecar: &Sidecar) -> u64 {
     line.trim().trim_end_matches(" kB").parse().unwrap()
 }
 
+/// Size of the memory files that the sidecar has open. The kernel counts all of it as shared memory of the container; `smaps_rollup` and
+/// `RssShmem` have only the pages that have been touched.
+fn memory_files_kib(sidecar: &Sidecar) -> u64 {
+    let files = fs::read_dir(format!("/proc/{}/fd", sidecar.0.id())).unwrap().flatten();
+    let memory_files = files.filter(|file| {
+        let target = fs::read_link(file.path()).unwrap_or_default();
+        target.to_string_lossy().starts_with("/memfd:")
+    });
+    // A file may be open several times.
+    let by_inode: BTreeMap<u64, u64> = memory_files
+        .filter_map(|file| fs::metadata(file.path()).ok())
+        .map(|file| (file.ino(), file.blocks() / 2))
+        .collect();
+    by_inode.values().sum()
+}
+
 fn wait_until(what: &str, mut is_true: impl FnMut() -> bool) {
     let end = Instant::now() + DEADLINE;
     while !is_true() {
@@ -134,11 +153,17 @@ fn idle_sidecar_with_all_builtin_plugins_stays_within_budget() {
     let directory = tempfile::tempdir().unwrap();
     let (sidecar, admin) = start(directory.path());
     wait_until("the sidecar is not ready", || is_ready(&admin));
+    let measure = || (anonymous_kib(&sidecar), memory_files_kib(&sidecar));
+    let (mut anonymous, mut in_files) = measure();
     // The compiler's child has just ended.
     let end = Instant::now() + Duration::from_secs(5);
-    while anonymous_kib(&sidecar) > BUDGET_KIB && Instant::now() < end {
+    while anonymous + in_files > BUDGET_KIB && Instant::now() < end {
         thread::sleep(Duration::from_millis(20));
+        (anonymous, in_files) = measure();
     }
-    let anonymous = anonymous_kib(&sidecar);
-    assert!(anonymous <= BUDGET_KIB, "{anonymous} KiB of anonymous memory");
+    println!("{anonymous} KiB of anonymous memory, {in_files} KiB of memory files");
+    assert!(
+        anonymous + in_files <= BUDGET_KIB,
+        "{anonymous} KiB of anonymous memory and {in_files} KiB of memory files"
+    );
 }
