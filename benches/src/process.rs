@@ -1,7 +1,9 @@
 //! Child processes, and their CPU time and memory.
 
+use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::unix::fs::MetadataExt;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -54,11 +56,29 @@ impl Process {
         self.status_bytes("VmRSS:")
     }
 
-    /// Anonymous memory, bytes: heap, stacks and compiled code that is not mapped from a file.
+    /// Memory that no file on disk stands for, bytes: heap, stacks, and memory files, which hold compiled code.
     pub(crate) fn anonymous_memory(&self) -> anyhow::Result<u64> {
         let id = self.child.id();
         let text = std::fs::read_to_string(format!("/proc/{id}/smaps_rollup"))?;
-        parse_kibibytes(&text, "Anonymous:").with_context(|| format!("no anonymous memory of process {id}"))
+        let anonymous =
+            parse_kibibytes(&text, "Anonymous:").with_context(|| format!("no anonymous memory of process {id}"))?;
+        Ok(anonymous + self.memory_files()?)
+    }
+
+    /// Size of the memory files that the process has open, bytes. The kernel counts all of it as memory of the container, also pages that
+    /// are not mapped.
+    fn memory_files(&self) -> anyhow::Result<u64> {
+        let files = std::fs::read_dir(format!("/proc/{}/fd", self.child.id()))?.flatten();
+        let memory_files = files.filter(|file| {
+            let target = std::fs::read_link(file.path()).unwrap_or_default();
+            target.to_string_lossy().starts_with("/memfd:")
+        });
+        // A file may be open several times.
+        let by_inode: BTreeMap<u64, u64> = memory_files
+            .filter_map(|file| std::fs::metadata(file.path()).ok())
+            .map(|file| (file.ino(), file.blocks() * 512))
+            .collect();
+        Ok(by_inode.values().sum())
     }
 
     /// Peak resident set, bytes.
