@@ -129,19 +129,20 @@ pub(crate) fn read_bounded(path: &Path, limit: usize) -> Result<Option<Vec<u8>>,
         path: path.to_owned(),
         source,
     };
-    match fs::metadata(path) {
+    let size = match fs::metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(io(error)),
         // Opening a pipe would wait for its writer.
         Ok(metadata) if !metadata.is_file() => return Err(io(io::Error::other("it is not a regular file"))),
-        Ok(_) => {}
-    }
+        Ok(metadata) => usize::try_from(metadata.len()).unwrap_or(limit).min(limit),
+    };
     let file = match fs::File::open(path) {
         Ok(file) => file,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(io(error)),
     };
-    let mut bytes = Vec::new();
+    // A buffer that grows leaves its smaller predecessors to the allocator.
+    let mut bytes = Vec::with_capacity(size + 1);
     // One byte more than allowed distinguishes a file that is too large from one that just fits.
     file.take(limit as u64 + 1).read_to_end(&mut bytes).map_err(io)?;
     if bytes.len() > limit {
