@@ -29,7 +29,6 @@
 //! | `clock` | the clock of plugins, which tests move by hand |
 //! | `error` | errors before a plugin runs, and faults while it runs |
 //! | `memory` | the memory that all plugins take together |
-//! | `limits` | bounds on the bytes of a component |
 //!
 //! Life of a plugin: [`Compiler::load`] checks the bytes, compiles them in a child process or takes the artifact from the cache, checks the
 //! world, and resolves imports and exports once. The result is a [`Plugin`], shared by all threads. [`Instance::start`] creates an instance
@@ -54,7 +53,6 @@ mod exports;
 pub mod harness;
 mod host_state;
 mod instance;
-mod limits;
 mod memory;
 mod metrics;
 mod plugin;
@@ -81,7 +79,6 @@ pub use engine::Engine;
 pub use entry_config::{EntryConfig, InstanceInfo};
 pub use error::{Error, Fault, Origin, Phase};
 pub use instance::Instance;
-pub use limits::MAX_WASM_BYTES;
 pub use memory::{GuestMemory, OverLimit};
 pub use metrics::{MemorySeries, PluginSeries};
 pub use plugin::Plugin;

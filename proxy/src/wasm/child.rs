@@ -13,11 +13,11 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use ctrlmesh_contract::plugin_file::MAX_PLUGIN_BYTES;
 use rlimit::Resource;
 
 use super::cache::MAX_ARTIFACT_BYTES;
 use super::engine::{Processor, compiling_engine};
-use super::limits::MAX_WASM_BYTES;
 use super::memory::CompilerShare;
 use super::sealed_file::{MemoryFile, SealedFile};
 
@@ -250,14 +250,14 @@ pub fn compile_child_main(memory_bytes: Option<u64>) -> ExitCode {
 fn compile_stdin(memory_bytes: Option<u64>) -> Result<(), String> {
     limit_self(memory_bytes).map_err(|error| format!("limits can't be set: {error}"))?;
     let mut wasm = Vec::new();
-    let limit = MAX_WASM_BYTES as u64 + 1;
+    let limit = MAX_PLUGIN_BYTES as u64 + 1;
     io::stdin()
         .lock()
         .take(limit)
         .read_to_end(&mut wasm)
         .map_err(|error| format!("stdin: {error}"))?;
-    if wasm.len() > MAX_WASM_BYTES {
-        return Err(format!("more than {MAX_WASM_BYTES} bytes on stdin"));
+    if wasm.len() > MAX_PLUGIN_BYTES {
+        return Err(format!("more than {MAX_PLUGIN_BYTES} bytes on stdin"));
     }
     let engine = compiling_engine(Processor::Native).map_err(|error| error.to_string())?;
     let artifact = engine

@@ -1,10 +1,10 @@
 //! Checks of a component's bytes before they are compiled: size, format and digest; and the names of their artifacts. Pure.
 
 use aws_lc_rs::digest;
+use ctrlmesh_contract::plugin_file::MAX_PLUGIN_BYTES;
 
 use super::engine;
 use super::error::Error;
-use super::limits::MAX_WASM_BYTES;
 
 /// Name of an artifact, from the plugin's digest (SHA-256 in hex) and the engine.
 pub(crate) fn artifact_name(engine: &wasmtime::Engine, plugin: &str) -> String {
@@ -27,7 +27,7 @@ pub(crate) fn sha256_digest(bytes: &[u8]) -> String {
 pub(crate) const fn check_size(wasm: &[u8]) -> Result<(), Error> {
     match wasm.len() {
         0 => Err(Error::Empty),
-        1..=MAX_WASM_BYTES => Ok(()),
+        1..=MAX_PLUGIN_BYTES => Ok(()),
         bytes => Err(Error::TooLarge { bytes }),
     }
 }

@@ -7,8 +7,9 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use ctrlmesh_contract::plugin_file::MAX_PLUGIN_BYTES;
+
 use super::SUPPORTED_VERSIONS;
-use super::limits::MAX_WASM_BYTES;
 use super::memory::OverLimit;
 
 /// Why a plugin could not be loaded. None of its code has run.
@@ -22,7 +23,7 @@ pub enum Error {
     Empty,
     /// The plugin exceeds the maximum size.
     #[error(
-        "the plugin has {bytes} bytes, at most {MAX_WASM_BYTES} are allowed: build it with `cargo build --release` and strip it"
+        "the plugin has {bytes} bytes, at most {MAX_PLUGIN_BYTES} are allowed: build it with `cargo build --release` and strip it"
     )]
     TooLarge { bytes: usize },
     /// The bytes are not WebAssembly.
