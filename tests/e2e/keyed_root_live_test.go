@@ -56,7 +56,8 @@ func (r *liveRoot) startVariedOperator(t *testing.T, pod, kubeconfig string) *op
 	switch pod {
 	case "operator-1":
 		spec.Path = shared.kubeRS
-		spec.Args = append(spec.Args, "--lock="+lockName, "--lock-namespace="+r.pods.namespace)
+		// In a list that kube-rs repeats after a hand-over it misses changes (docs/sharding.md).
+		spec.Args = append(spec.Args, "--lock="+lockName, "--lock-namespace="+r.pods.namespace, "--reconcile-all-every=10")
 	case "operator-2":
 		spec.Env = append(spec.Env, "KUBE_FEATURE_WatchListClient=false")
 	}

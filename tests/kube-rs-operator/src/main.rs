@@ -24,10 +24,6 @@ const LEASE: u64 = 8;
 /// Renewal margin before the expiry, in seconds: the lock is renewed two seconds after the last time.
 const GRACE: u64 = 6;
 
-/// Pause between reconciliations of all objects. When kube-rs lists again, it reconciles the first objects before its cache has the new
-/// list (docs/sharding.md): as they were before, or not at all.
-const RECONCILE_ALL: Duration = Duration::from_secs(10);
-
 #[derive(Parser)]
 struct Args {
     /// Name of this replica
@@ -45,6 +41,12 @@ struct Args {
     /// Objects handled at a time
     #[arg(long, default_value_t = 4)]
     workers: u16,
+    /// Seconds between reconciliations of all objects; without it, objects are only reconciled when they change
+    ///
+    /// When kube-rs lists again, as after a hand-over, it reconciles the first objects before its cache has the new list
+    /// (docs/sharding.md): as they were before, or not at all.
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
+    reconcile_all_every: Option<u64>,
 }
 
 #[tokio::main(flavor = "current_thread")]
@@ -97,10 +99,13 @@ async fn run_controller(
     } else {
         watcher::Config::default().labels(&format!("app={}", args.app))
     };
-    let mut interval = tokio::time::interval(RECONCILE_ALL);
-    let reconcile_all = stream::poll_fn(move |context| interval.poll_tick(context).map(|_| Some(())));
-    Controller::new(objects, watched)
-        .reconcile_all_on(reconcile_all)
+    let mut controller = Controller::new(objects, watched);
+    if let Some(seconds) = args.reconcile_all_every {
+        let mut interval = tokio::time::interval(Duration::from_secs(seconds));
+        let ticks = stream::poll_fn(move |context| interval.poll_tick(context).map(|_| Some(())));
+        controller = controller.reconcile_all_on(ticks);
+    }
+    controller
         .with_config(controller::Config::default().concurrency(args.workers))
         .graceful_shutdown_on(ended)
         .run(reconciler::reconcile, reconciler::retry_later, reconciler.clone())
