@@ -8,7 +8,8 @@ import (
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// This file runs all four plugins in one chain: the effects of one plugin must not mislead another.
+// This file runs shard-selector, rate-limit, circuit-breaker and fault-inject in one chain: the effects of one plugin
+// must not mislead another.
 
 // TestAllPluginsWorkTogether runs an operator under faults, a rate limit and a breaker. Requests that a fault refuses
 // cost no token, refusals by a fault are not failures of the API server, and in the end each object was handled once.
