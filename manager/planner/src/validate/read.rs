@@ -153,15 +153,15 @@ pub fn is_kind(name: &str) -> bool {
 }
 
 /// Fields that every object has, which an API server knows without a schema.
-const COMMON: [&str; 3] = ["apiVersion", "kind", "metadata"];
+pub(super) const COMMON_FIELDS: [&str; 3] = ["apiVersion", "kind", "metadata"];
 
 /// The document without common fields, and without unknown ones, which are reported.
 fn own_fields(document: &Value, schema: &JSONSchemaProps, mistakes: &mut Mistakes) -> Value {
     let own = schema.properties.iter().flatten().map(|(name, _)| name.as_str());
-    let known: Vec<&str> = COMMON.into_iter().chain(own).collect();
+    let known: Vec<&str> = COMMON_FIELDS.into_iter().chain(own).collect();
     let mut fields = document.clone();
     if let Value::Object(fields) = &mut fields {
-        fields.retain(|field, _| !COMMON.contains(&field.as_str()));
+        fields.retain(|field, _| !COMMON_FIELDS.contains(&field.as_str()));
         for unknown in fields.keys().filter(|field| !known.contains(&field.as_str())) {
             let meant = did_you_mean(unknown, known.iter().copied());
             mistakes.add(

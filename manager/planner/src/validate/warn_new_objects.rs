@@ -3,10 +3,10 @@
 use ctrlmesh_contract::names::labels::{CIRCUIT_BREAKER_DISABLE, FAULT_INJECTION_DISABLE};
 use ctrlmesh_manager_api::circuit_breaker::RateLimiting;
 use ctrlmesh_manager_api::fault_injection::Fault;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use super::findings::Findings;
 use super::read::Object;
+use crate::labels::has_label;
 use crate::switches::{had_by_them, has_faults, is_activated};
 
 /// For faults in a file: KusionStack's manager may have had them in another cluster, or never.
@@ -35,11 +35,11 @@ fn reason_in_file(object: &Object) -> Option<(&'static str, &'static str)> {
         return None;
     }
     match object {
-        Object::FaultInjection(faults) if has_faults(faults) && !is_disabled(metadata, FAULT_INJECTION_DISABLE) => {
+        Object::FaultInjection(faults) if has_faults(faults) && !has_label(metadata, FAULT_INJECTION_DISABLE) => {
             Some(("spec.httpFault", FAULTS_OF_FILE))
         }
         Object::CircuitBreaker(breaker)
-            if !breaker.spec.traffic_intercept_rules.is_empty() && !is_disabled(metadata, CIRCUIT_BREAKER_DISABLE) =>
+            if !breaker.spec.traffic_intercept_rules.is_empty() && !has_label(metadata, CIRCUIT_BREAKER_DISABLE) =>
         {
             Some(("spec.trafficInterceptRules", LISTS_OF_FILE))
         }
@@ -79,13 +79,6 @@ fn is_our_limit(limit: &RateLimiting) -> bool {
         || limit.failures.is_some()
         || limit.probes.is_some()
         || limit.recover.is_some()
-}
-
-fn is_disabled(metadata: &ObjectMeta, label: &str) -> bool {
-    metadata
-        .labels
-        .as_ref()
-        .is_some_and(|labels| labels.contains_key(label))
 }
 
 #[cfg(test)]

@@ -9,10 +9,7 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
 use serde_json::{Map, Value, json};
 
 use super::{Change, Fix, Path, Step};
-use crate::validate::read::schema_of;
-
-/// Fields that every object has, in addition to those of its schema.
-const COMMON: [&str; 3] = ["apiVersion", "kind", "metadata"];
+use crate::validate::read::{COMMON_FIELDS, schema_of};
 
 pub(super) fn fix_schema(document: &Value, kind: &str) -> Option<Fix> {
     let spec = schema_of(kind)?.properties.as_ref()?.get("spec")?;
@@ -25,7 +22,8 @@ pub(super) fn fix_schema(document: &Value, kind: &str) -> Option<Fix> {
 /// A misspelt field of the object itself.
 fn fix_top_level(document: &Value, parts: &[(&str, &JSONSchemaProps); 2]) -> Option<Fix> {
     let fields = document.as_object()?;
-    let unknown = |name: &&String| !COMMON.contains(&name.as_str()) && !["spec", "status"].contains(&name.as_str());
+    let unknown =
+        |name: &&String| !COMMON_FIELDS.contains(&name.as_str()) && !["spec", "status"].contains(&name.as_str());
     fields.keys().filter(unknown).find_map(|name| {
         let free = parts.iter().filter(|(field, _)| !fields.contains_key(*field));
         let meant = closest_word(name, free.map(|(field, _)| *field))?;
