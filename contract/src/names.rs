@@ -31,6 +31,12 @@ pub const CA_CONFIG_MAP: &str = "ctrlmesh-ca";
 /// Secret with the certificate that the sidecar serves over TLS, and its key. In each namespace that has such pods.
 pub const SERVING_SECRET: &str = "ctrlmesh-serving-cert";
 
+/// Secret with the key that chains are signed with, in the manager's namespace.
+pub const CHAIN_KEY_SECRET: &str = "ctrlmesh-chain-key";
+
+/// Field of [`CHAIN_KEY_SECRET`]: the public key as sidecars get it in their environment.
+pub const PUBLIC_KEY_FIELD: &str = "public";
+
 /// Names of files in the directory that a sidecar mounts.
 pub mod files {
     /// The chain document, YAML or JSON.

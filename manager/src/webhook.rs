@@ -30,6 +30,7 @@ mod validating;
 
 use std::sync::Arc;
 
+use ctrlmesh_contract::names::CHAIN_KEY_SECRET;
 use ctrlmesh_manager_planner::LabelKeys;
 use ctrlmesh_manager_planner::labels::rules::OWN_GROUP;
 use tokio::net::TcpListener;
@@ -40,7 +41,6 @@ use tokio_util::sync::CancellationToken;
 use crate::args::WEBHOOK_SECRET;
 use crate::certificates::webhook_ca::bundles::{MUTATING, VALIDATING};
 use crate::cluster::{Context, Error, RbacRule, Readiness, Scope};
-use crate::controllers::distribution;
 use api_server_version::ApiServerVersion;
 use bodies::Bodies;
 use client_ca::Tls;
@@ -85,13 +85,7 @@ pub const RULES: &[RbacRule] = &[
         &["list"],
         &[],
     ),
-    cluster_rule(
-        Scope::Namespace,
-        "",
-        &["secrets"],
-        &["get"],
-        &[distribution::KEY_SECRET],
-    ),
+    cluster_rule(Scope::Namespace, "", &["secrets"], &["get"], &[CHAIN_KEY_SECRET]),
 ];
 
 const fn cluster_rule(

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use ctrlmesh_contract::names::labels;
+use ctrlmesh_contract::names::{CHAIN_KEY_SECRET, PUBLIC_KEY_FIELD, labels};
 use k8s_openapi::api::core::v1::Secret;
 use kube::Api;
 use serde_json::Value;
@@ -17,10 +17,6 @@ use crate::error::Error;
 
 /// From start until key and labels exist. Packing the plugins in a debug build takes longest.
 const START_DEADLINE: Duration = Duration::from_secs(30);
-
-/// The Secret with the signing key, and the key of its public part, which sidecars get.
-const KEY_SECRET: &str = "ctrlmesh-chain-key";
-const PUBLIC_KEY: &str = "public";
 
 #[derive(Debug)]
 pub(crate) struct Manager {
@@ -88,7 +84,7 @@ async fn wait_until_ready(cluster: &Cluster) -> Result<String, Error> {
         labels.is_some_and(|labels| labels.get(labels::SHARD_HASH).is_some())
     };
     let waited = store.wait_until_within(START_DEADLINE, |state| {
-        let has_key = state.get("secrets", MANAGER_NAMESPACE, KEY_SECRET).is_some();
+        let has_key = state.get("secrets", MANAGER_NAMESPACE, CHAIN_KEY_SECRET).is_some();
         has_key && state.list(&qualified_name()).all(has_label)
     });
     let labelled = || store.read(|state| state.list(&qualified_name()).filter(|widget| has_label(widget)).count());
@@ -99,12 +95,12 @@ async fn wait_until_ready(cluster: &Cluster) -> Result<String, Error> {
     })?;
     let secrets = Api::<Secret>::namespaced(cluster.client.clone(), MANAGER_NAMESPACE);
     let secret = secrets
-        .get(KEY_SECRET)
+        .get(CHAIN_KEY_SECRET)
         .await
         .map_err(Error::client("the manager's key"))?;
     let public = secret
         .data
-        .and_then(|mut data| data.remove(PUBLIC_KEY))
+        .and_then(|mut data| data.remove(PUBLIC_KEY_FIELD))
         .unwrap_or_default();
     Ok(String::from_utf8_lossy(&public.0).into_owned())
 }

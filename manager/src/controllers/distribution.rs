@@ -54,7 +54,7 @@ use crate::cluster::{Context, Error, debounce, run_passes};
 use crate::controllers::plugins;
 use observe::sidecar_poller::{DirtyNamespaces, SidecarPoller, StatusClient};
 use observe::{Caches, Observer};
-pub(crate) use signing_key::{KEY_SECRET, public_key};
+pub(crate) use signing_key::public_key;
 
 /// Permissions by part.
 pub const RULES: &[&[crate::cluster::RbacRule]] = &[

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use ctrlmesh_contract::names::{CHAIN_KEY_SECRET, PUBLIC_KEY_FIELD};
 use ctrlmesh_contract::signature::{PublicKeys, SigningKey};
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
@@ -12,12 +13,8 @@ use kube::api::{ObjectMeta, PostParams};
 
 use crate::cluster::{Context, Error, RbacRule, Scope};
 
-/// Name of the Secret, in the manager's namespace.
-pub(crate) const KEY_SECRET: &str = "ctrlmesh-chain-key";
 /// PKCS #8 in base64, inside the Secret's own encoding.
 const PRIVATE_FIELD: &str = "private";
-/// The public key as sidecars get it in their environment.
-const PUBLIC_FIELD: &str = "public";
 
 pub(super) const RULES: &[RbacRule] = &[
     RbacRule {
@@ -25,7 +22,7 @@ pub(super) const RULES: &[RbacRule] = &[
         group: "",
         resources: &["secrets"],
         verbs: &["get"],
-        names: &[KEY_SECRET],
+        names: &[CHAIN_KEY_SECRET],
     },
     RbacRule {
         scope: Scope::Namespace,
@@ -43,14 +40,14 @@ pub(super) const RULES: &[RbacRule] = &[
 /// with.
 pub(super) async fn load_key(context: &Context) -> Result<SigningKey, Error> {
     let secrets: Api<Secret> = Api::namespaced(context.client.clone(), &context.args.namespace);
-    if let Some(secret) = secrets.get_opt(KEY_SECRET).await? {
+    if let Some(secret) = secrets.get_opt(CHAIN_KEY_SECRET).await? {
         return key_of_secret(&secret);
     }
     let key = SigningKey::generate()?;
     match secrets.create(&PostParams::default(), &secret_of_key(&key)?).await {
         Ok(_) => Ok(key),
         // Another manager was faster.
-        Err(kube::Error::Api(status)) if status.code == 409 => key_of_secret(&secrets.get(KEY_SECRET).await?),
+        Err(kube::Error::Api(status)) if status.code == 409 => key_of_secret(&secrets.get(CHAIN_KEY_SECRET).await?),
         Err(error) => Err(error.into()),
     }
 }
@@ -60,10 +57,10 @@ pub(super) async fn load_key(context: &Context) -> Result<SigningKey, Error> {
 /// # Errors
 /// There is no key yet, or the Secret can't be read.
 pub(crate) async fn public_key(secrets: &Api<Secret>) -> Result<String, Error> {
-    let secret = secrets.get_opt(KEY_SECRET).await?;
+    let secret = secrets.get_opt(CHAIN_KEY_SECRET).await?;
     let text = secret
         .as_ref()
-        .and_then(|secret| secret.data.as_ref()?.get(PUBLIC_FIELD));
+        .and_then(|secret| secret.data.as_ref()?.get(PUBLIC_KEY_FIELD));
     let text = text.and_then(|text| std::str::from_utf8(&text.0).ok()).map(str::trim);
     let text = text.ok_or(Error::NoKeyYet)?;
     text.parse::<PublicKeys>()?;
@@ -83,13 +80,13 @@ fn secret_of_key(key: &SigningKey) -> Result<Secret, Error> {
     let data = BTreeMap::from([
         (PRIVATE_FIELD.to_owned(), ByteString(private.into_bytes())),
         (
-            PUBLIC_FIELD.to_owned(),
+            PUBLIC_KEY_FIELD.to_owned(),
             ByteString(key.public_key().to_string().into_bytes()),
         ),
     ]);
     Ok(Secret {
         metadata: ObjectMeta {
-            name: Some(KEY_SECRET.to_owned()),
+            name: Some(CHAIN_KEY_SECRET.to_owned()),
             ..ObjectMeta::default()
         },
         data: Some(data),
