@@ -66,7 +66,6 @@ impl Cluster {
         })
     }
 
-    /// The chain of a namespace.
     pub(crate) fn chain_document(&self, namespace: &str) -> Option<String> {
         self.server.store().read(|state| {
             let map = state.get("configmaps", namespace, CHAIN_CONFIG_MAP)?;

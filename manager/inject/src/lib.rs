@@ -77,7 +77,6 @@ pub fn inject(pod: &Value, known: &ClusterInfo, settings: &Settings) -> Result<V
     Ok(patch::json_patch(pod, &injected))
 }
 
-/// The pod with its sidecar.
 fn inject_sidecar(pod: &Value, known: &ClusterInfo, settings: &Settings) -> Result<Value, Refusal> {
     let mut draft = Draft::from_pod(pod).ok_or(Refusal::NoPod)?;
     if settings.image.is_empty() {

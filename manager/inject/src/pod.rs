@@ -23,7 +23,6 @@ pub(super) struct Draft {
     pub(super) pull_secrets: Vec<Value>,
 }
 
-/// A container of the pod.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Container(pub(super) Fields);
 

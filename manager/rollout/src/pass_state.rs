@@ -91,7 +91,6 @@ impl PassState {
         !fleet.unpolled.is_empty() && now.duration_since(since) < MAX_UNPOLLED_WAIT
     }
 
-    /// Records the outcome of a decision.
     pub fn record(&mut self, observation: &Observation, decision: &Decision, outcome: &Outcome, now: Instant) {
         for (name, version) in &outcome.written {
             if let Some(version) = version.as_ref().and_then(|version| version.parse().ok()) {

@@ -261,7 +261,6 @@ pub fn place_plugins(
      {PLUGIN_CONFIG_MAPS} of them in a namespace; make it smaller (opt-level = \"s\", lto, strip), or use fewer plugins"
 )]
 pub struct NoRoom {
-    /// Digest of the plugin.
     pub digest: Digest,
     /// The packed size of the plugin.
     pub bytes: usize,

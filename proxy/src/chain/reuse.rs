@@ -194,7 +194,6 @@ impl RememberedCalls {
         LookUp::Repeated(verdict)
     }
 
-    /// Whether the next call is recorded.
     pub(super) fn records_next_call(&mut self) -> bool {
         if self.paused_until.is_some_and(|until| Instant::now() < until) {
             return false;

@@ -63,7 +63,6 @@ struct ReaderStates {
     outdated: Outdated,
 }
 
-/// State of one reader.
 #[derive(Debug, Default)]
 struct ReaderState {
     /// View of the reader's last list.

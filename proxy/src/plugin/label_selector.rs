@@ -17,7 +17,6 @@ struct Shared {
     parsed: OnceCell<Result<ParsedLabelSelector, SelectorError>>,
 }
 
-/// A label selector, parsed.
 #[derive(Debug)]
 pub(crate) struct ParsedLabelSelector {
     pub(crate) selector: LabelSelector,

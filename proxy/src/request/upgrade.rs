@@ -39,7 +39,6 @@ pub(crate) struct Switched {
     client: Option<OnUpgrade>,
 }
 
-/// Sends a request for an upgrade.
 pub(crate) async fn send_upgrade(exchange: &Exchange<'_>, mut parts: Parts, body: RequestBody, uri: &Uri) -> Offered {
     let client = parts.extensions.remove::<OnUpgrade>();
     let accept = Accept::from_headers(&parts.headers);

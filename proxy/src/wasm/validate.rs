@@ -188,7 +188,6 @@ pub(crate) fn body_delay(milliseconds: u32) -> Duration {
     Duration::from_millis(milliseconds.into()).min(MAX_BODY_DELAY)
 }
 
-/// The text of a selector.
 pub(crate) fn checked_selector(text: String) -> Result<String, String> {
     if text.trim().is_empty() {
         return Err("an empty selector: leave the edit out where nothing is to be narrowed".into());

@@ -13,7 +13,6 @@ use crate::demo::gadget::{GADGET_NAMESPACE, relate_resources};
 /// Name of the root, of the StatefulSet, and prefix of the shards.
 pub(super) const NAME: &str = "gadgets";
 
-/// The lock of the controller.
 const LOCK: &str = "gadget-controller";
 
 const SHARDING_CONFIGS: &str = "shardingconfigs.ctrlmesh.kusionstack.io";

@@ -10,7 +10,6 @@ use super::resource_names::is_cluster_scoped;
 use super::warn_hidden_children::{created_resources, resource_names_of};
 use crate::object_set::ObjectSet;
 
-/// Warns of the key of a root.
 pub(super) fn warn_of_root_key(root: &Root, key: &str, findings: &mut Findings) {
     let limits = &root.resource_selector;
     if key == "uid" && are_several_kinds(limits) {

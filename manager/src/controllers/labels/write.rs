@@ -62,7 +62,6 @@ impl Work {
     }
 }
 
-/// The outcome of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
     /// The labels are right now.

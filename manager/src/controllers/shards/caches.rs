@@ -29,7 +29,6 @@ pub(super) type Config = Arc<DynamicObject>;
 /// Namespaces that need a pass.
 pub(super) type Triggers = stream::BoxStream<'static, ObjectRef<NamespaceMeta>>;
 
-/// Progress of the watches.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct WatchProgress {
     configs: bool,

@@ -16,7 +16,6 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 use tower::{BoxError, Service};
 
-/// State of the lease.
 pub(super) struct LeaseState {
     is_leader: watch::Receiver<bool>,
     /// When the last renewal began.
