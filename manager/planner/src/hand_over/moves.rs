@@ -75,11 +75,11 @@ impl<'a> Moves<'a> {
     }
 
     /// The limits that the shard's pods had before. `None`: they saw nothing, because the shard is new; or the shard counts as new,
-    /// because it has other pods or another lease, so that no lease keeps its pods apart.
+    /// because it has other pods or another shard lock, so that no lock keeps its pods apart.
     pub(super) fn limits_before(&self, name: &str, shard: &Shard) -> Option<&'a [Limit]> {
         let old = self.before.get(name).filter(|_| !self.is_rolled_back)?;
-        let is_one_lease = shard.lock.is_some() && shard.name == old.name;
-        if shard.lock.is_some() && shard.lock == old.lock && !is_one_lease {
+        let is_one_lock = shard.lock.is_some() && shard.name == old.name;
+        if shard.lock.is_some() && shard.lock == old.lock && !is_one_lock {
             return None;
         }
         // Pods that do not exist yet count too.
@@ -90,7 +90,7 @@ impl<'a> Moves<'a> {
             );
             now.is_some_and(|now| before.is_none_or(|before| !now.is_within(&before)))
         };
-        if !is_one_lease && has_others() {
+        if !is_one_lock && has_others() {
             return None;
         }
         if self.unseen.contains(name) {
@@ -111,8 +111,8 @@ impl<'a> Moves<'a> {
         }
     }
 
-    /// Whether pods that have a claim can't act beside the shard's pods: they share one lease, or without leases they are the same
-    /// pods.
+    /// Whether pods that have a claim can't act beside the shard's pods: they share one shard lock, or without locks they are the
+    /// same pods.
     fn excludes_itself(&self, name: &str, shard: &Shard, held: &HeldClaim, pods: &[Pod<'_>]) -> bool {
         if shard.lock.is_some() {
             return held.claim.shard.is_some() && held.claim.shard == shard.name;
@@ -121,7 +121,7 @@ impl<'a> Moves<'a> {
         base(name) == base(&held.name) && pods.iter().all(|pod| shard.all_pods().matches(pod.labels))
     }
 
-    /// The limits that pods with a claim go on showing under the same lease. `None`: nothing.
+    /// The limits that pods with a claim go on showing under the same shard lock. `None`: nothing.
     fn kept_limits(&self, held: &HeldClaim, pods: &[Pod<'_>]) -> Option<&'a [Limit]> {
         let after = self.after.get(held.name.as_str())?;
         let is_own = |pod: &Pod<'_>| after.all_pods().matches(pod.labels);

@@ -13,7 +13,7 @@ use crate::label_set::LabelSet;
 /// The shard-selector setting that makes lists at least as new as their request: the first list of gained objects has to show the
 /// last writes of the losing shard.
 pub(super) const CONSISTENT_READS: &str = "consistentReads";
-/// The shard-selector setting with the shard's name. The lease is named after the lock and the shard.
+/// The shard-selector setting with the shard's name. The shard lock is named after the lock and the shard.
 pub(super) const SHARD: &str = "shard";
 /// The shard-selector setting with the name of the controller's lock.
 pub(super) const LOCK: &str = "leaderElectionName";
@@ -25,7 +25,7 @@ pub(super) struct Shard {
     pub(super) pods: LabelSelector,
     /// The controller's lock. Shards of one controller have the same.
     pub(super) lock: Option<String>,
-    /// The shard's name in its lease.
+    /// The shard's name in the name of its shard lock.
     pub(super) name: Option<String>,
     /// Limits of the view. Unreadable ones count as if they hid nothing.
     pub(super) limits: Vec<Limit>,
@@ -105,7 +105,7 @@ pub fn is_unstarted(entry: &Entry) -> bool {
     Shard::from_entry(entry).is_some_and(|(_, shard)| are_before_start(&shard.limits))
 }
 
-/// The entry of pods that leave the shard: they see nothing of `hidden` resources, and use a lease of no shard. If the shard has not
+/// The entry of pods that leave the shard: they see nothing of `hidden` resources, and use a lock of no shard. If the shard has not
 /// begun, its limits still say so.
 pub(super) fn leaver_entry(entry: &Entry, name: String, pods: LabelSelector, hidden: &[Limit]) -> Entry {
     let limits = if is_unstarted(entry) {
@@ -172,11 +172,11 @@ pub(super) fn hidden_from_leavers(
     hidden.into_values().collect()
 }
 
-/// The shard's name in the lease of pods that have left it.
+/// The shard's name in the lock of pods that have left it.
 pub(super) fn left_name(shard: &str) -> String {
     let shard = shard.strip_suffix(LEFT_SUFFIX).unwrap_or(shard);
     format!("{shard}{LEFT_SUFFIX}")
 }
 
-/// Suffix of the shard's name for pods that have left it. A shard that takes over waits for the lease that they give up this way.
+/// Suffix of the shard's name for pods that have left it. A shard that takes over waits for the shard lock that they give up this way.
 const LEFT_SUFFIX: &str = "-left";
