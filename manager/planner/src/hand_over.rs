@@ -47,7 +47,7 @@ use moves::Moves;
 use restart_policy::{Evict, Hold};
 pub use settle::SettleTimes;
 use shard::{Shard, entry_with_limits};
-pub use shard::{is_unstarted, unstarted_entry};
+pub use shard::{is_unbegun, unbegun_entry};
 pub use sharing::{Shown, newly_shared, unshared};
 pub use teardown::{LOCK_EXPIRY, Teardown, all_pods};
 

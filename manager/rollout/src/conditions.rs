@@ -130,7 +130,7 @@ fn resolved_condition(plugins: &[Value], summary: &ObjectSummary) -> ConditionDr
 }
 
 fn distributed_condition(summary: &ObjectSummary) -> ConditionDraft {
-    let reason = match (&summary.blocker, &summary.deleted, &summary.start_blocker) {
+    let reason = match (&summary.blocker, &summary.deleted, &summary.begin_blocker) {
         // Nobody releases the object while the chain can't be written, so it says how a person can.
         (Some(blocker), Some(deleted), _) => {
             let message = format!("{}. The object is being deleted: {}", blocker.message, deleted.message);
@@ -183,7 +183,7 @@ fn enforced_condition(summary: &ObjectSummary) -> ConditionDraft {
         && summary.mistakes.is_empty()
         && summary.waits_for.is_empty()
         && summary.overlaps.is_empty()
-        && summary.start_blocker.is_none()
+        && summary.begin_blocker.is_none()
         && summary.deleted.is_none()
         && !summary.is_unresolved
         && summary.restart.is_none();

@@ -9,11 +9,12 @@
 //! | [`decision`] | what a pass does, and the outcome |
 //! | [`deletion`], [`pod_actions`] | when a deleted ShardingConfig may go; which pods to nudge and to evict |
 //! | [`next_chain`] | the next chain on the way to the desired one, and why it is blocked |
-//! | [`plugins`], [`start_gate`] | which ConfigMap holds which plugin, and which sidecars support it; shards that must not start yet |
+//! | [`plugins`], [`begin_gate`] | which ConfigMap holds which plugin, and which sidecars support it; shards that must not begin yet |
 //! | [`pods`] | which pods run the chain, are quiet, or are given up |
 //! | [`observation`] | everything that is decided on, with the plugins that chains may use |
 //! | [`config_maps`], [`fleet`] | what is stored, and the chains of the passes before; sidecars with their reports, and lists of pods in messages |
 
+pub mod begin_gate;
 pub mod conditions;
 pub mod config_maps;
 pub mod decision;
@@ -26,7 +27,6 @@ pub mod pass_state;
 pub mod plugins;
 pub mod pod_actions;
 pub mod pods;
-pub mod start_gate;
 #[cfg(test)]
 mod tests;
 
@@ -57,10 +57,10 @@ pub fn known_uninjected(observation: &Observation, pass_state: &PassState) -> Op
     let is_first = observation.config_maps.version.is_none() && pass_state.chain.last.is_none();
     let waits_for_reports = is_first && pass_state.awaits_reports(&observation.fleet, observation.now);
     let entries = last.map_or(&[][..], |chain| &chain.entries);
-    if waits_for_reports || !start_gate::may_be_blocked(&observation.resources, entries) {
+    if waits_for_reports || !begin_gate::may_be_blocked(&observation.resources, entries) {
         return Some(UninjectedPods::default());
     }
-    let error = pass_state.start_gate.list_error(observation.now);
+    let error = pass_state.begin_gate.list_error(observation.now);
     error.map(|problem| UninjectedPods::unknown(problem.to_owned()))
 }
 
@@ -81,18 +81,18 @@ pub fn decide(observation: &Observation, pass_state: PassState) -> (Option<Decis
     pass_state.pods.are_all_polled = true;
     let configs = &observation.resources.sharding_configs;
     states.given_up = pods::pods_given_up(&pass_state.pods.silent, fleet, configs, now);
-    pass_state.start_gate.record_listing(&fleet.uninjected);
+    pass_state.begin_gate.record_listing(&fleet.uninjected);
 
     let pods = Pods { fleet, states: &states };
     let next = next_chain::next_chain(
         observation,
         pods,
         &pass_state.chain,
-        &pass_state.start_gate,
+        &pass_state.begin_gate,
         &pass_state.overlaps,
     );
     pass_state.overlaps.clone_from(&next.overlap_grace.since);
-    pass_state.start_gate.record(&next.blocked, &next.chain.entries, now);
+    pass_state.begin_gate.record(&next.blocked, &next.chain.entries, now);
     pass_state.pods.silent = pods::update_silence(&pass_state.pods.silent, &next.plan.awaited, pods, now);
 
     let (entries, generation) = (&next.chain.entries, next.chain.generation);
@@ -117,7 +117,7 @@ pub fn decide(observation: &Observation, pass_state: PassState) -> (Option<Decis
         states.awaits_reports.then_some(MAX_UNPOLLED_WAIT),
         (!pass_state.pods.silent.is_empty()).then_some(UNREACHABLE_REQUEUE),
         is_restarting.then_some(RESTART_REQUEUE),
-        pass_state.start_gate.next_list_in(now),
+        pass_state.begin_gate.next_list_in(now),
         next.overlap_grace.next_check_in(),
         next_nudge,
     ];

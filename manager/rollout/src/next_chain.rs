@@ -15,11 +15,11 @@ use ctrlmesh_manager_planner::hand_over::{Claims, Goal, Plan, SettleTimes, Shown
 use ctrlmesh_manager_planner::{LabelKeys, Objects, Resolved, compile, hand_over};
 use kube_core::ResourceExt as _;
 
+use crate::begin_gate::{self, BeginGate, BlockedShards};
 use crate::config_maps::ChainHistory;
 use crate::observation::{CustomResources, Observation, entry_name_of, is_deleted, origin_of};
 use crate::plugins::{self, Unsupported};
 use crate::pods::{Pods, settle_time_of};
-use crate::start_gate::{self, BlockedShards, StartGate};
 
 /// Time for which objects that a second shard would begin to share are not shown to it. The objects of one `kubectl apply`, or of one
 /// sync of a GitOps tool, arrive within this time.
@@ -36,7 +36,7 @@ pub struct NextChain {
     pub claims: Claims,
     pub plan: Plan,
     pub overlap_grace: OverlapGrace,
-    /// Shards that have not started, because pods without a sidecar run.
+    /// Shards that have not begun, because pods without a sidecar run.
     pub blocked: BlockedShards,
     /// Invalid objects.
     pub refused: Vec<RefusedObject>,
@@ -69,7 +69,7 @@ pub fn next_chain(
     observation: &Observation,
     pods: Pods<'_>,
     chains: &ChainHistory,
-    start_gate: &StartGate,
+    begin_gate: &BeginGate,
     overlaps: &OverlapsSince,
 ) -> NextChain {
     let stored = &observation.config_maps;
@@ -113,7 +113,7 @@ pub fn next_chain(
     let entries;
     (next.unsupported, entries) = Unsupported::hold_back(desired.entries, &intended, &interfaces, pods);
     let entries = (intended.as_slice(), entries);
-    plan_hand_over(&mut next, entries, observation, pods, start_gate, overlaps);
+    plan_hand_over(&mut next, entries, observation, pods, begin_gate, overlaps);
     let is_known = is_same(&next.chain.entries, &next.plan.entries) && next.claims.cover(&next.plan.claims);
     if last.is_none() || is_rolled_back || !is_known {
         let successor = || planned_chain(&next, last.as_ref(), highest, observation);
@@ -132,27 +132,27 @@ fn plan_hand_over(
     (intended, desired): (&[Entry], Vec<Entry>),
     observation: &Observation,
     pods: Pods<'_>,
-    start_gate: &StartGate,
+    begin_gate: &BeginGate,
     overlaps: &OverlapsSince,
 ) {
     let (resources, now) = (&observation.resources, observation.now);
     let (last, restarts) = (&next.chain.entries, restart_entries(resources));
     let shown = Shown {
         last,
-        meant: &without_unstarted(intended, last),
+        meant: &without_unbegun(intended, last),
         restarts: &restarts,
         of_roots: &generated_entries(resources),
     };
     let before = (&next.chain, &next.claims);
-    let blocked = start_gate::blocked_shards(before, &desired, resources, pods, start_gate, now);
-    let to_start: Vec<Entry> = desired
+    let blocked = begin_gate::blocked_shards(before, &desired, resources, pods, begin_gate, now);
+    let to_begin: Vec<Entry> = desired
         .iter()
         .filter(|entry| blocked.contains_key(&entry.name))
         .cloned()
         .collect();
     let (overlap_grace, mut desired) = OverlapGrace::hold_back(shown, desired, pods, overlaps, now);
     for entry in desired.iter_mut().filter(|entry| blocked.contains_key(&entry.name)) {
-        *entry = hand_over::unstarted_entry(entry);
+        *entry = hand_over::unbegun_entry(entry);
     }
     let default = observation.settings.settle;
     let goal = Goal {
@@ -166,7 +166,7 @@ fn plan_hand_over(
     };
     let mut plan = hand_over::plan(last, &next.claims, goal, &pods);
     // Remember the target of blocked shards too: an object may be invalid when its time comes.
-    plan.claims.set_targets(&to_start);
+    plan.claims.set_targets(&to_begin);
     (next.overlap_grace, next.blocked, next.plan) = (overlap_grace, blocked, plan);
 }
 
@@ -204,18 +204,18 @@ fn invalid_chain(error: &ctrlmesh_contract::Error) -> Reason {
     Reason::new(code, error.to_string())
 }
 
-/// The entries that a hand-over leads to. Shards that have not started show nothing that another shard could keep.
-fn without_unstarted(intended: &[Entry], last: &[Entry]) -> Vec<Entry> {
-    let waiting = last.iter().filter(|entry| hand_over::is_unstarted(entry));
+/// The entries that a hand-over leads to. Shards that have not begun show nothing that another shard could keep.
+fn without_unbegun(intended: &[Entry], last: &[Entry]) -> Vec<Entry> {
+    let waiting = last.iter().filter(|entry| hand_over::is_unbegun(entry));
     let waiting: BTreeSet<&str> = waiting.map(|entry| entry.name.as_str()).collect();
-    let started = |entry: &Entry| {
+    let until_begun = |entry: &Entry| {
         if waiting.contains(entry.name.as_str()) {
-            hand_over::unstarted_entry(entry)
+            hand_over::unbegun_entry(entry)
         } else {
             entry.clone()
         }
     };
-    intended.iter().map(started).collect()
+    intended.iter().map(until_begun).collect()
 }
 
 /// Entries of shards with `reshard: Restart`, whose pods see no change while they run.

@@ -19,6 +19,7 @@ use ctrlmesh_manager_planner::switches;
 use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
 
+use crate::begin_gate::BeginBlocker;
 use crate::decision::{Decision, Outcome, WriteFailure};
 use crate::deletion;
 use crate::fleet::{
@@ -27,7 +28,6 @@ use crate::fleet::{
 use crate::observation::{Observation, is_deleted, is_shard, origin_of};
 use crate::pod_actions::RestartResult;
 use crate::pods::{Pods, describe_holder, lock_name, shard_setting};
-use crate::start_gate::StartBlocker;
 
 /// Problem of a sidecar that runs the chain, but nothing of the object.
 const NO_ENTRY: &str =
@@ -63,8 +63,8 @@ pub struct ObjectSummary {
     pub waits_for: Vec<String>,
     /// Shards that have some of its objects, during the grace period.
     pub overlaps: Vec<String>,
-    /// Why its shard may not start.
-    pub start_blocker: Option<Reason>,
+    /// Why its shard may not begin.
+    pub begin_blocker: Option<Reason>,
     /// Why it was deleted and is not gone.
     pub deleted: Option<Reason>,
     /// Why not all its pods are replaced yet.
@@ -113,7 +113,7 @@ pub fn summary_of(
         .iter()
         .flat_map(|entry| next.overlap_grace.others_of(&entry.name));
     let overlaps: BTreeSet<&str> = overlaps.collect();
-    let start_blocker = entries.iter().find_map(|entry| next.blocked.get(&entry.name));
+    let begin_blocker = entries.iter().find_map(|entry| next.blocked.get(&entry.name));
     let is_pending = is_deleted(document) && is_shard(document);
     let named = &observation.plugins.named;
     let hashes: Vec<String> = entries.iter().map(|entry| entry.settings.hash().to_owned()).collect();
@@ -130,7 +130,7 @@ pub fn summary_of(
             .map(|holder| describe_holder(holder, &next.plan.awaited, &next.chain.entries, pods))
             .collect(),
         overlaps: overlaps.into_iter().map(str::to_owned).collect(),
-        start_blocker: start_blocker.map(StartBlocker::reason),
+        begin_blocker: begin_blocker.map(BeginBlocker::reason),
         deleted: is_pending.then(|| deletion::pending_reason(document, next, pods)),
         restart: entries
             .iter()

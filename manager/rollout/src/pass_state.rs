@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use crate::begin_gate::BeginGate;
 use crate::config_maps::{ChainHistory, MAX_UNSEEN, StoredConfigMaps};
 use crate::decision::{Decision, Outcome, WriteFailure};
 use crate::fleet::{Fleet, LagReason};
@@ -10,7 +11,6 @@ use crate::next_chain::OverlapsSince;
 use crate::observation::{Observation, Remembered};
 use crate::pod_actions::{NudgeHistory, Restarts, record_nudge};
 use crate::pods::PodHistory;
-use crate::start_gate::StartGate;
 
 /// Time for which sidecars that were not polled yet hold up decisions that need their reports.
 pub const MAX_UNPOLLED_WAIT: Duration = Duration::from_secs(5);
@@ -25,7 +25,7 @@ pub struct PassState {
     pub restarts: Restarts,
     /// Since when shards would begin to share objects, by the entry that gains and the entry that has them.
     pub overlaps: OverlapsSince,
-    pub start_gate: StartGate,
+    pub begin_gate: BeginGate,
     pub retries: Retries,
     pub gauges: NamespaceGauges,
 }

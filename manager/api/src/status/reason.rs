@@ -55,7 +55,7 @@ impl Reason {
     pub const HANDING_OVER: &'static str = "HandingOver";
     pub const SETTLING: &'static str = "Settling";
 
-    // Distributed: the shard may not start yet.
+    // Distributed: the shard may not begin yet.
     pub const WITHOUT_SIDECAR: &'static str = "WithoutSidecar";
     /// Also a reason of Enforced.
     pub const NO_PODS: &'static str = "NoPods";

@@ -8,7 +8,7 @@ use ctrlmesh_manager_api::sharding_config::Limit;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::limits::{are_before_start, hide_everything_named};
+use super::limits::{are_of_unbegun_shard, hide_everything_named};
 use super::restart_policy::Evict;
 use super::settle::{self, SettleTimes, StoredTimes};
 use super::shard::{Shard, limits_of};
@@ -178,9 +178,9 @@ impl Claims {
 
     /// Remembers the limits that these entries are meant to have, whatever they show until then.
     pub fn set_targets(&mut self, entries: &[Entry]) {
-        let started = entries.iter().filter(|entry| !super::is_unstarted(entry));
+        let begun = entries.iter().filter(|entry| !super::is_unbegun(entry));
         self.desired
-            .extend(started.map(|entry| (entry.name.clone(), limits_of(entry.settings.value()))));
+            .extend(begun.map(|entry| (entry.name.clone(), limits_of(entry.settings.value()))));
     }
 
     /// Whether these claims include all claims of `others`, and have the same targets, teardowns and settle times.
@@ -220,7 +220,7 @@ impl Claims {
         // Merged claims do not say whether a shard had begun.
         let is_known = |claim: &&Claim| claim.shard.is_some() && !claim.limits.is_empty();
         let known = self.shown.values().flatten().filter(is_known);
-        let begun = known.filter(|claim| !are_before_start(&claim.limits));
+        let begun = known.filter(|claim| !are_of_unbegun_shard(&claim.limits));
         let shown = begun.filter(move |claim| fleet.pods().any(|pod| claim.may_be_shown_by(&pod)));
         shown.filter_map(|claim| claim.lock.as_deref())
     }

@@ -13,8 +13,8 @@ use ctrlmesh_wire::objects::MAX_HASH_RANGES;
 use crate::label_set::no_object;
 use crate::range_set::RangeSet;
 
-/// The key of selectors that select nothing, like [`NO_OBJECT_KEY`], for shards that have not begun yet: [`super::unstarted_entry`].
-const BEFORE_START_KEY: &str = "ctrlmesh.kusionstack.io/nothing-yet";
+/// The key of selectors that select nothing, like [`NO_OBJECT_KEY`], for shards that have not begun yet: [`super::unbegun_entry`].
+const UNBEGUN_KEY: &str = "ctrlmesh.kusionstack.io/nothing-yet";
 /// Maximum bytes of limits as JSON: half of what the shard-selector plugin allows, so that sidecars accept them for certain.
 const MAX_LIMITS_BYTES: usize = 8 * 1024;
 
@@ -35,19 +35,19 @@ pub(super) fn limits_hiding_everything(limits: &[Limit]) -> Vec<Limit> {
 }
 
 /// Limits of a shard that has not begun, which hide every object of these resources; without limits, of all resources.
-pub(super) fn limits_before_start(limits: &[Limit]) -> Vec<Limit> {
-    hiding_limits(limits, BEFORE_START_KEY)
+pub(super) fn limits_of_unbegun_shard(limits: &[Limit]) -> Vec<Limit> {
+    hiding_limits(limits, UNBEGUN_KEY)
 }
 
 /// Whether these are limits of a shard that has not begun.
-pub(super) fn are_before_start(limits: &[Limit]) -> bool {
-    let nothing = Some(no_object(BEFORE_START_KEY));
+pub(super) fn are_of_unbegun_shard(limits: &[Limit]) -> bool {
+    let nothing = Some(no_object(UNBEGUN_KEY));
     !limits.is_empty() && limits.iter().all(|limit| limit.selector == nothing)
 }
 
 /// Whether limits show no object of any resource that they name.
 pub(super) fn hide_everything_named(limits: &[Limit]) -> bool {
-    let nothing = [NO_OBJECT_KEY, BEFORE_START_KEY].map(|key| Some(no_object(key)));
+    let nothing = [NO_OBJECT_KEY, UNBEGUN_KEY].map(|key| Some(no_object(key)));
     !limits.is_empty() && limits.iter().all(|limit| nothing.contains(&limit.selector))
 }
 
@@ -115,7 +115,7 @@ mod tests {
         let limits = [of_labels, by_uid, by_owner, other];
         let reversed: Vec<Limit> = limits.iter().rev().cloned().collect();
         for (limits, divided) in [(&limits[..], 0), (&reversed[..], 1)] {
-            for hidden in [limits_hiding_everything(limits), limits_before_start(limits)] {
+            for hidden in [limits_hiding_everything(limits), limits_of_unbegun_shard(limits)] {
                 assert_eq!(hidden.len(), 2);
                 let none = HashRanges {
                     key: "owner".to_owned(),

@@ -7,7 +7,9 @@ use ctrlmesh_contract::{Entry, LabelSelector, Settings};
 use ctrlmesh_manager_api::sharding_config::Limit;
 use serde_json::{Value, json};
 
-use super::limits::{are_before_start, hides_everything, is_too_large, limits_before_start, limits_hiding_everything};
+use super::limits::{
+    are_of_unbegun_shard, hides_everything, is_too_large, limits_hiding_everything, limits_of_unbegun_shard,
+};
 use crate::label_set::LabelSet;
 
 /// The shard-selector setting that makes lists at least as new as their request: the first list of gained objects has to show the
@@ -92,24 +94,24 @@ pub(super) fn entry_with_limits(entry: &Entry, limits: &[Limit], is_consistent: 
 
 /// The entry of a shard until the shard begins.
 #[must_use]
-pub fn unstarted_entry(entry: &Entry) -> Entry {
+pub fn unbegun_entry(entry: &Entry) -> Entry {
     Shard::from_entry(entry).map_or_else(
         || entry.clone(),
-        |(_, shard)| entry_with_limits(entry, &limits_before_start(&shard.limits), false),
+        |(_, shard)| entry_with_limits(entry, &limits_of_unbegun_shard(&shard.limits), false),
     )
 }
 
 /// Whether the entry belongs to a shard that has not begun.
 #[must_use]
-pub fn is_unstarted(entry: &Entry) -> bool {
-    Shard::from_entry(entry).is_some_and(|(_, shard)| are_before_start(&shard.limits))
+pub fn is_unbegun(entry: &Entry) -> bool {
+    Shard::from_entry(entry).is_some_and(|(_, shard)| are_of_unbegun_shard(&shard.limits))
 }
 
 /// The entry of pods that leave the shard: they see nothing of `hidden` resources, and use a lock of no shard. If the shard has not
 /// begun, its limits still say so.
 pub(super) fn leaver_entry(entry: &Entry, name: String, pods: LabelSelector, hidden: &[Limit]) -> Entry {
-    let limits = if is_unstarted(entry) {
-        limits_before_start(hidden)
+    let limits = if is_unbegun(entry) {
+        limits_of_unbegun_shard(hidden)
     } else {
         limits_hiding_everything(hidden)
     };

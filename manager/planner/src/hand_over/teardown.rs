@@ -19,7 +19,7 @@ use super::restart_policy::{Evict, Stale};
 use super::shard::{
     LOCK, SHARD, Shard, entry_with_limits, hidden_from_leavers, leaver_entry, left_name, selector_without_keeps,
 };
-use super::{FleetState, Pod, is_unstarted, lock_of, restart_policy, shard_of};
+use super::{FleetState, Pod, is_unbegun, lock_of, restart_policy, shard_of};
 
 /// How long a controller may consider itself the leader by a lock that it can't renew. client-go's leases last for 15 s by default;
 /// sidecars report longer ones. The caller counts this time before it clears [`Pod::may_lead`].
@@ -225,7 +225,7 @@ fn begin_teardown(entries: &[Entry], pods: &[Pod<'_>], deleted: &BTreeSet<String
         ..Teardown::default()
     };
     // Shards that have not begun leave everything to pods without a sidecar.
-    if entries.iter().all(is_unstarted) {
+    if entries.iter().all(is_unbegun) {
         begun.unlocked = entry_names(entries);
     }
     Some(begun)

@@ -4,7 +4,7 @@ use ctrlmesh_manager_api::sharding_config::LeaderStatus;
 use ctrlmesh_manager_api::status::{BreakerState, LimitingSnapshot, TargetStatus};
 
 use super::*;
-use crate::start_gate::StartBlocker;
+use crate::begin_gate::BeginBlocker;
 
 fn origin() -> Origin {
     Origin {
@@ -276,9 +276,9 @@ fn situations_of_objects() -> Vec<Situation> {
 }
 
 fn situations_of_pods() -> Vec<Situation> {
-    let blocked = |blocker: StartBlocker| summary_with(|summary| summary.start_blocker = Some(blocker.reason()));
-    let uninjected = StartBlocker::Pods(["operator-0".to_owned()].into());
-    let unknown = StartBlocker::Unknown("pods is forbidden (HTTP 403)".to_owned());
+    let blocked = |blocker: BeginBlocker| summary_with(|summary| summary.begin_blocker = Some(blocker.reason()));
+    let uninjected = BeginBlocker::Pods(["operator-0".to_owned()].into());
+    let unknown = BeginBlocker::Unknown("pods is forbidden (HTTP 403)".to_owned());
     vec![
         (
             "no pods",
@@ -300,10 +300,10 @@ fn situations_of_pods() -> Vec<Situation> {
             summary_with(|summary| summary.overlaps = vec!["left".to_owned()]),
         ),
         ("pods without a sidecar", blocked(uninjected)),
-        ("pods without a sidecar are gone", blocked(StartBlocker::NoPods)),
+        ("pods without a sidecar are gone", blocked(BeginBlocker::NoPods)),
         (
             "pods without a sidecar have been gone for a moment",
-            blocked(StartBlocker::Gone),
+            blocked(BeginBlocker::Gone),
         ),
         ("pods can't be listed", blocked(unknown)),
         (

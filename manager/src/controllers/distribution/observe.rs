@@ -182,7 +182,7 @@ impl Observer {
             tracing::warn!(
                 %namespace,
                 error = problem,
-                "failed to list pods; shards that have not started keep waiting"
+                "failed to list pods; shards that have not begun keep waiting"
             );
         }
         (observation.now, observation.time) = (Instant::now(), Timestamp::now());

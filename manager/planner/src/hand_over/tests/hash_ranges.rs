@@ -193,9 +193,9 @@ fn shard_that_shows_nothing_yet_keeps_its_key_without_ranges() {
     let expected = (Some(no_ranges), true);
     let entries = entries_of(Division::Owner, 3);
     for entry in &entries {
-        let unstarted = unstarted_entry(entry);
-        assert!(is_unstarted(&unstarted));
-        assert_eq!(limit_of_deployments(&unstarted), expected);
+        let unbegun = unbegun_entry(entry);
+        assert!(is_unbegun(&unbegun));
+        assert_eq!(limit_of_deployments(&unbegun), expected);
     }
     let mut cluster = with_pods(0..2, &entries_of(Division::Owner, 2));
     cluster.step(&entries);

@@ -1,6 +1,6 @@
 //! Pods without a sidecar beside the first that have one.
 
-use ctrlmesh_manager_planner::hand_over::{is_unstarted, shard_of};
+use ctrlmesh_manager_planner::hand_over::{is_unbegun, shard_of};
 
 use super::lost_pods::{pod_of, shard};
 use super::overlaps::limits;
@@ -24,7 +24,7 @@ fn without_sidecar(pod: Value) -> Value {
 /// Whether any shard has begun.
 fn has_begun(state: &Snapshot<'_>) -> bool {
     let entries = chain(state).map(|chain| chain.entries).unwrap_or_default();
-    entries.iter().any(|entry| !is_unstarted(entry))
+    entries.iter().any(|entry| !is_unbegun(entry))
 }
 
 /// Whether a shard shows objects with this label.
@@ -82,7 +82,7 @@ async fn rolling_restart_into_the_mesh_has_one_owner_at_any_time() {
         last.generation,
         Some(&chain_of_shard(&last, "left")),
     ));
-    // A pod that comes later takes nothing from shards that have started.
+    // A pod that comes later takes nothing from shards that have begun.
     put(&server, old);
     put(&server, shard("left", "d", 60));
     until(&server, "left shows something else", |state| shows(state, "left", "d")).await;
@@ -91,7 +91,7 @@ async fn rolling_restart_into_the_mesh_has_one_owner_at_any_time() {
 }
 
 #[tokio::test]
-async fn shard_that_joins_started_ones_is_not_blocked_by_uninjected_pods() {
+async fn shard_that_joins_others_that_have_begun_is_not_blocked_by_uninjected_pods() {
     let (left, port, server) = start_with_sidecar(94, |ip| pod_of("left", ip)).await;
     put(&server, shard("left", "b", 60));
     let (_, task) = start(&server, port, &["--settle-ms=0"]).await;
@@ -108,7 +108,7 @@ async fn shard_that_joins_started_ones_is_not_blocked_by_uninjected_pods() {
 }
 
 #[tokio::test]
-async fn list_error_blocks_only_shards_that_have_not_started() {
+async fn list_error_blocks_only_shards_that_have_not_begun() {
     let server = server().await;
     put(&server, shard("left", "b", 60));
     let (_, task) = start(&server, 1, &["--settle-ms=0"]).await;
@@ -146,7 +146,7 @@ fn chain_of_shard(chain: &Chain, shard: &str) -> Chain {
 }
 
 #[tokio::test]
-async fn blocked_object_that_turns_invalid_starts_with_its_last_valid_rules() {
+async fn blocked_object_that_turns_invalid_begins_with_its_last_valid_rules() {
     let (left, port, server) = start_with_sidecar(96, |ip| pod_of("left", ip)).await;
     put(&server, of_kusionstack(pod_of("right", "127.0.0.97")));
     for (name, label) in [("left", "b"), ("right", "c")] {

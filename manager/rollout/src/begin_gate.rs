@@ -1,10 +1,10 @@
-//! Decides which shards may not start yet. Pure.
+//! Decides which shards may not begin yet. Pure.
 //!
-//! Pods without a sidecar see every object, and compete for another lock. While one runs, the shards that select it do not start,
+//! Pods without a sidecar see every object, and compete for another lock. While one runs, the shards that select it do not begin,
 //! so that an operator can be sharded by a rolling restart.
 //!
-//! All shards of a lock start together, and once. A shard that joins started ones is not blocked: it gets what they give up,
-//! which otherwise nobody would have. So a pod without a sidecar beside a sharded operator blocks nothing. Blocked shards start
+//! All shards of a lock begin together, and once. A shard that joins others that have begun is not blocked: it gets what they give up,
+//! which otherwise nobody would have. So a pod without a sidecar beside a sharded operator blocks nothing. Blocked shards begin
 //! when the first pod with a sidecar is there and those without have been gone for some seconds: they may be away only for a
 //! moment, because a node is drained, or their workload is moved in later.
 
@@ -15,7 +15,7 @@ use ctrlmesh_contract::names::labels;
 use ctrlmesh_contract::{Chain, Entry, LabelSelector};
 use ctrlmesh_manager_api::ShardingConfig;
 use ctrlmesh_manager_api::status::Reason;
-use ctrlmesh_manager_planner::hand_over::{Claims, is_of_shard, is_unstarted, lock_of, unstarted_entry};
+use ctrlmesh_manager_planner::hand_over::{Claims, is_of_shard, is_unbegun, lock_of, unbegun_entry};
 
 use crate::fleet::{Report, UninjectedPods, join_first};
 use crate::observation::{CustomResources, entry_name_of};
@@ -30,12 +30,12 @@ const LATER_LIST_INTERVAL: Duration = Duration::from_secs(10);
 /// Time for which pods without a sidecar have to be gone. Workloads replace a pod within a second.
 const MIN_GONE_TIME: Duration = Duration::from_secs(5);
 
-/// Entries of shards that may not start, and why.
-pub type BlockedShards = BTreeMap<String, StartBlocker>;
+/// Entries of shards that may not begin, and why.
+pub type BlockedShards = BTreeMap<String, BeginBlocker>;
 
-/// Why a shard may not start.
+/// Why a shard may not begin.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum StartBlocker {
+pub enum BeginBlocker {
     /// These pods of its controller have no sidecar.
     Pods(BTreeSet<String>),
     /// The pods without a sidecar are gone, but none with a sidecar is there yet.
@@ -46,13 +46,13 @@ pub enum StartBlocker {
     Unknown(String),
 }
 
-impl StartBlocker {
+impl BeginBlocker {
     pub fn reason(&self) -> Reason {
         match self {
             Self::Pods(pods) => Reason::new(Reason::WITHOUT_SIDECAR, without_sidecar_message(pods)),
             Self::NoPods => {
                 let message = format!(
-                    "the pods without a sidecar are gone; the shard starts with the first pod that has a sidecar (label {}: \"true\")",
+                    "the pods without a sidecar are gone; the shard begins with the first pod that has a sidecar (label {}: \"true\")",
                     labels::ENABLE_PROXY
                 );
                 Reason::new(Reason::NO_PODS, message)
@@ -60,7 +60,7 @@ impl StartBlocker {
             Self::Gone => {
                 let seconds = MIN_GONE_TIME.as_secs();
                 let message = format!(
-                    "the pods without a sidecar are gone; the shard starts when none has come back for {seconds} s"
+                    "the pods without a sidecar are gone; the shard begins when none has come back for {seconds} s"
                 );
                 Reason::new(Reason::BEGINNING, message)
             }
@@ -75,33 +75,33 @@ impl StartBlocker {
     }
 }
 
-/// Shards that have started: by their locks, or by their entries if they have none.
+/// Shards that have begun: by their locks, or by their entries if they have none.
 #[derive(Default)]
-struct StartedShards<'a> {
+struct BegunShards<'a> {
     locks: BTreeSet<&'a str>,
     names: BTreeSet<&'a str>,
 }
 
-impl<'a> StartedShards<'a> {
-    /// The shards that have started by the chain alone.
+impl<'a> BegunShards<'a> {
+    /// The shards that have begun by the chain alone.
     fn in_chain(entries: &'a [Entry]) -> Self {
-        let mut started = Self::default();
-        let has_started = |entry: &&Entry| is_of_shard(&entry.name) && !is_unstarted(entry);
-        entries.iter().filter(has_started).for_each(|entry| started.add(entry));
-        started
+        let mut begun = Self::default();
+        let has_begun = |entry: &&Entry| is_of_shard(&entry.name) && !is_unbegun(entry);
+        entries.iter().filter(has_begun).for_each(|entry| begun.add(entry));
+        begun
     }
 
-    /// The shards that have started by the chain, by claims, and by reports of sidecars.
+    /// The shards that have begun by the chain, by claims, and by reports of sidecars.
     fn in_namespace(chain: &'a Chain, claims: &'a Claims, desired: &'a [Entry], pods: &'a Pods<'_>) -> Self {
-        let mut started = Self::in_chain(&chain.entries);
-        started.locks.extend(claims.locks(pods));
+        let mut begun = Self::in_chain(&chain.entries);
+        begun.locks.extend(claims.locks(pods));
         for entry in desired.iter().filter(|entry| is_of_shard(&entry.name)) {
             let last = chain.entries.iter().find(|last| last.name == entry.name);
-            if last.is_some_and(|last| continues_started(last, entry)) || is_reported(entry, last, chain, *pods) {
-                started.add(entry);
+            if last.is_some_and(|last| continues_begun_shard(last, entry)) || is_reported(entry, last, chain, *pods) {
+                begun.add(entry);
             }
         }
-        started
+        begun
     }
 
     fn add(&mut self, entry: &'a Entry) {
@@ -116,9 +116,9 @@ impl<'a> StartedShards<'a> {
     }
 }
 
-/// Whether an entry continues one that had started, perhaps with another lock.
-fn continues_started(last: &Entry, entry: &Entry) -> bool {
-    !is_unstarted(last) && object_uid(last) == object_uid(entry)
+/// Whether an entry continues one whose shard had begun, perhaps with another lock.
+fn continues_begun_shard(last: &Entry, entry: &Entry) -> bool {
+    !is_unbegun(last) && object_uid(last) == object_uid(entry)
 }
 
 /// UID of the object that an entry is compiled from.
@@ -126,9 +126,9 @@ fn object_uid(entry: &Entry) -> Option<&str> {
     entry.origin.as_ref().map(|origin| origin.uid.as_str())
 }
 
-/// Whether a sidecar runs a started shard though the chain does not say so, because somebody deleted it or restored an old one.
+/// Whether a sidecar runs a shard that has begun though the chain does not say so, because somebody deleted it or restored an old one.
 fn is_reported(entry: &Entry, last: Option<&Entry>, chain: &Chain, pods: Pods<'_>) -> bool {
-    let waits = unstarted_entry(entry);
+    let waits = unbegun_entry(entry);
     let is_known = |hash: &str| {
         [Some(&waits), last]
             .into_iter()
@@ -144,43 +144,43 @@ fn is_reported(entry: &Entry, last: Option<&Entry>, chain: &Chain, pods: Pods<'_
     })
 }
 
-/// Returns the desired entries that may not start. `chain`, `claims` and `gate` are those of the pass before.
+/// Returns the desired entries that may not begin. `chain`, `claims` and `gate` are those of the pass before.
 pub fn blocked_shards(
     (chain, claims): (&Chain, &Claims),
     desired: &[Entry],
     resources: &CustomResources,
     pods: Pods<'_>,
-    gate: &StartGate,
+    gate: &BeginGate,
     now: Instant,
 ) -> BlockedShards {
-    let started = StartedShards::in_namespace(chain, claims, desired, &pods);
-    let has_not_started = |entry: &&Entry| is_of_shard(&entry.name) && !started.has_entry(&entry.name, lock_of(entry));
+    let begun = BegunShards::in_namespace(chain, claims, desired, &pods);
+    let has_not_begun = |entry: &&Entry| is_of_shard(&entry.name) && !begun.has_entry(&entry.name, lock_of(entry));
     let blocker = |entry: &Entry| {
         let is_sibling = |other: &&Entry| other.name == entry.name || has_lock_of(other, entry);
         // A pod without a sidecar handles objects of any shard, also of one that is not compiled yet.
         let mut selectors = sibling_selectors(resources, entry);
         selectors.extend(desired.iter().filter(is_sibling).map(|it| it.pod_selector.clone()));
-        let has_waited = chain.entries.iter().filter(is_sibling).any(is_unstarted);
+        let has_waited = chain.entries.iter().filter(is_sibling).any(is_unbegun);
         let siblings = desired.iter().filter(is_sibling).map(|it| it.name.as_str());
         let blocker = uninjected_blocker(&pods.uninjected, &selectors).or_else(|| match has_waited {
-            true if !has_pods(pods, &selectors) => Some(StartBlocker::NoPods),
-            true if !gate.are_gone(siblings, now) => Some(StartBlocker::Gone),
+            true if !has_pods(pods, &selectors) => Some(BeginBlocker::NoPods),
+            true if !gate.are_gone(siblings, now) => Some(BeginBlocker::Gone),
             _ => None,
         });
         Some((entry.name.clone(), blocker?))
     };
-    desired.iter().filter(has_not_started).filter_map(blocker).collect()
+    desired.iter().filter(has_not_begun).filter_map(blocker).collect()
 }
 
-/// Why a shard may not start whose controller has the pods that these select.
-fn uninjected_blocker(uninjected: &UninjectedPods, selectors: &[LabelSelector]) -> Option<StartBlocker> {
+/// Why a shard may not begin whose controller has the pods that these select.
+fn uninjected_blocker(uninjected: &UninjectedPods, selectors: &[LabelSelector]) -> Option<BeginBlocker> {
     if let Some(problem) = &uninjected.unknown {
-        return Some(StartBlocker::Unknown(problem.clone()));
+        return Some(BeginBlocker::Unknown(problem.clone()));
     }
     let is_selected = |labels: &BTreeMap<String, String>| selectors.iter().any(|pods| pods.matches(labels));
     let selected = uninjected.pods.iter().filter(|(_, labels)| is_selected(labels));
     let pods: BTreeSet<String> = selected.map(|(pod, _)| pod.clone()).collect();
-    (!pods.is_empty()).then_some(StartBlocker::Pods(pods))
+    (!pods.is_empty()).then_some(BeginBlocker::Pods(pods))
 }
 
 /// Whether an entry is of a shard of the same controller.
@@ -212,17 +212,17 @@ fn config_lock(config: &ShardingConfig) -> Option<&str> {
 
 /// Whether any shard may be blocked, by the objects and the last entries alone. Only then are pods listed.
 pub fn may_be_blocked(resources: &CustomResources, last: &[Entry]) -> bool {
-    let started = StartedShards::in_chain(last);
+    let begun = BegunShards::in_chain(last);
     let mut shards = resources.sharding_configs.iter().filter(is_shard);
     // Unreadable objects still have their entries.
-    let mut kept = last.iter().filter(|entry| is_unstarted(entry));
-    shards.any(|config| !started.has_entry(&entry_name_of(config), config_lock(config)))
-        || kept.any(|entry| !started.has_entry(&entry.name, lock_of(entry)))
+    let mut kept = last.iter().filter(|entry| is_unbegun(entry));
+    shards.any(|config| !begun.has_entry(&entry_name_of(config), config_lock(config)))
+        || kept.any(|entry| !begun.has_entry(&entry.name, lock_of(entry)))
 }
 
 /// Blocked shards, from one pass to the next.
 #[derive(Clone, Debug, Default)]
-pub struct StartGate {
+pub struct BeginGate {
     blocked: BlockedShards,
     /// Since when exactly these are blocked, for the same reasons.
     since: Option<Instant>,
@@ -232,14 +232,14 @@ pub struct StartGate {
     pub failed: Option<(Instant, String)>,
 }
 
-impl StartGate {
-    /// Records which shards are blocked. `entries` are those of the chain that follows: a start may fail to be written, and then
-    /// the time that was waited still counts.
+impl BeginGate {
+    /// Records which shards are blocked. `entries` are those of the chain that follows. If a chain that lets shards begin cannot be
+    /// written, the time that was waited still counts.
     pub fn record(&mut self, blocked: &BlockedShards, entries: &[Entry], now: Instant) {
         // Errors of API servers may contain times and names.
         let kinds = |blocked: &BlockedShards| -> BlockedShards {
-            let kind = |(name, why): (&String, &StartBlocker)| match why {
-                StartBlocker::Unknown(_) => (name.clone(), StartBlocker::Unknown(String::new())),
+            let kind = |(name, why): (&String, &BeginBlocker)| match why {
+                BeginBlocker::Unknown(_) => (name.clone(), BeginBlocker::Unknown(String::new())),
                 why => (name.clone(), why.clone()),
             };
             blocked.iter().map(kind).collect()
@@ -252,8 +252,8 @@ impl StartGate {
             .retain(|name, _| entries.iter().any(|entry| entry.name == *name));
         for (name, why) in blocked {
             match why {
-                StartBlocker::NoPods | StartBlocker::Gone => drop(self.gone.entry(name.clone()).or_insert(now)),
-                StartBlocker::Pods(_) | StartBlocker::Unknown(_) => drop(self.gone.remove(name)),
+                BeginBlocker::NoPods | BeginBlocker::Gone => drop(self.gone.entry(name.clone()).or_insert(now)),
+                BeginBlocker::Pods(_) | BeginBlocker::Unknown(_) => drop(self.gone.remove(name)),
             }
         }
     }

@@ -80,8 +80,8 @@ fn blocked_shards_with(
     objects: &CustomResources,
     pods: Pods<'_>,
 ) -> BlockedShards {
-    let (mut gate, now) = (StartGate::default(), Instant::now());
-    let gone = desired.iter().map(|entry| (entry.name.clone(), StartBlocker::NoPods));
+    let (mut gate, now) = (BeginGate::default(), Instant::now());
+    let gone = desired.iter().map(|entry| (entry.name.clone(), BeginBlocker::NoPods));
     gate.record(&gone.collect(), &[], now);
     blocked_shards(last, desired, objects, pods, &gate, now + MIN_GONE_TIME)
 }
@@ -117,12 +117,12 @@ fn plan_of(last: &[Entry], desired: &[Entry], fleet: &Fleet) -> ctrlmesh_manager
     plan(last, &Claims::default(), goal, &Pods { fleet, states: &states })
 }
 
-fn unstarted_entries(desired: &[Entry]) -> Vec<Entry> {
-    desired.iter().map(unstarted_entry).collect()
+fn unbegun_entries(desired: &[Entry]) -> Vec<Entry> {
+    desired.iter().map(unbegun_entry).collect()
 }
 
 #[test]
-fn shards_of_a_controller_start_when_all_its_pods_have_sidecars() {
+fn shards_of_a_controller_begin_when_all_its_pods_have_sidecars() {
     let desired = shards_a_and_b("1", "2");
     let waiting = blocked_shards_of(
         &chain(&[]),
@@ -132,11 +132,11 @@ fn shards_of_a_controller_start_when_all_its_pods_have_sidecars() {
         &uninjected_fleet("b"),
     );
     assert_eq!(waiting.len(), 2);
-    let pods = StartBlocker::Pods(["old-0".to_owned()].into());
+    let pods = BeginBlocker::Pods(["old-0".to_owned()].into());
     assert!(waiting.values().all(|why| *why == pods));
     // Another manager goes on, also after an edit.
-    let last = plan_of(&[], &unstarted_entries(&desired), &fleet_beside(&["a", "b"])).entries;
-    assert_eq!(last, unstarted_entries(&desired));
+    let last = plan_of(&[], &unbegun_entries(&desired), &fleet_beside(&["a", "b"])).entries;
+    assert_eq!(last, unbegun_entries(&desired));
     for desired in [desired, shards_a_and_b("2", "3")] {
         assert_eq!(
             blocked_without_claims(&last, &desired, &uninjected_fleet("b")),
@@ -155,14 +155,14 @@ fn shards_of_a_controller_start_when_all_its_pods_have_sidecars() {
 }
 
 #[test]
-fn blocked_shard_starts_with_a_pod_that_has_a_sidecar() {
+fn blocked_shard_begins_with_a_pod_that_has_a_sidecar() {
     let desired = shards_a_and_b("1", "2");
     assert!(
         blocked_without_claims(&[], &desired, &Fleet::default()).is_empty(),
         "nobody was there"
     );
     // Scaled to zero and back, or one pod that is made again.
-    let last = unstarted_entries(&desired);
+    let last = unbegun_entries(&desired);
     let mut fleet = Fleet::default();
     let why = blocked_shards_of(
         &chain(&last),
@@ -171,7 +171,7 @@ fn blocked_shard_starts_with_a_pod_that_has_a_sidecar() {
         &sharding_configs(&[]),
         &fleet,
     );
-    assert!(why.values().all(|why| *why == StartBlocker::NoPods), "{why:?}");
+    assert!(why.values().all(|why| *why == BeginBlocker::NoPods), "{why:?}");
     assert_eq!(why.len(), 2);
     // A new shard of theirs waits with them.
     assert_eq!(blocked_without_claims(&last[..1], &desired, &fleet), ["a", "b"]);
@@ -189,9 +189,9 @@ fn blocked_shard_starts_with_a_pod_that_has_a_sidecar() {
 }
 
 #[test]
-fn start_waits_for_uninjected_pods_that_are_away_for_a_moment() {
+fn blocked_shard_waits_for_uninjected_pods_that_are_away_for_a_moment() {
     let (desired, begun) = (shards_a_and_b("1", "2"), Instant::now());
-    let (last, mut gate) = (chain(&unstarted_entries(&desired)), StartGate::default());
+    let (last, mut gate) = (chain(&unbegun_entries(&desired)), BeginGate::default());
     let mut after = |seconds, desired: &[Entry], fleet: &Fleet| {
         let (claims, now) = (Claims::default(), begun + Duration::from_secs(seconds));
         let states = PodStates::default();
@@ -204,22 +204,22 @@ fn start_waits_for_uninjected_pods_that_are_away_for_a_moment() {
         uninjected: Fleet::default().uninjected,
         ..fleet_beside(&["a", "b"])
     };
-    let pods = StartBlocker::Pods(["old-0".to_owned()].into());
+    let pods = BeginBlocker::Pods(["old-0".to_owned()].into());
     assert_eq!(after(0, &desired, &uninjected_fleet("b")), [pods.clone(), pods.clone()]);
-    assert_eq!(after(1, &desired, &gone), [StartBlocker::Gone, StartBlocker::Gone]);
+    assert_eq!(after(1, &desired, &gone), [BeginBlocker::Gone, BeginBlocker::Gone]);
     // It was made again, without a sidecar.
     assert_eq!(after(5, &desired, &uninjected_fleet("b")), [pods.clone(), pods]);
     assert_eq!(
         after(7, &desired, &Fleet::default()),
-        [StartBlocker::NoPods, StartBlocker::NoPods]
+        [BeginBlocker::NoPods, BeginBlocker::NoPods]
     );
-    assert_eq!(after(9, &desired, &gone), [StartBlocker::Gone, StartBlocker::Gone]);
+    assert_eq!(after(9, &desired, &gone), [BeginBlocker::Gone, BeginBlocker::Gone]);
     // One that joins them begins with them.
     let [a, b] = desired;
     let three = [a, b, shard("c", Some("lock"), "3")];
     assert_eq!(
         after(11, &three, &gone),
-        [StartBlocker::Gone, StartBlocker::Gone, StartBlocker::Gone]
+        [BeginBlocker::Gone, BeginBlocker::Gone, BeginBlocker::Gone]
     );
     assert!(after(12, &three, &gone).is_empty(), "five seconds after the seventh");
     assert!(after(13, &three, &gone).is_empty(), "the chain was not written");
@@ -245,18 +245,18 @@ fn uninjected_pods_of_uncompiled_shards_block_their_siblings() {
 }
 
 #[test]
-fn shard_that_joins_started_ones_is_not_blocked() {
+fn shard_that_joins_others_that_have_begun_is_not_blocked() {
     let last = [shard("a", Some("lock"), "1")];
     for pod in ["a", "b"] {
         assert!(blocked_without_claims(&last, &shards_a_and_b("3", "2"), &uninjected_fleet(pod)).is_empty());
     }
     // One that has waited with others does not go on to: it would leave what they give up to nobody.
     let [a, b] = shards_a_and_b("1", "2");
-    assert!(blocked_without_claims(&[a.clone(), unstarted_entry(&b)], &[a, b], &uninjected_fleet("b")).is_empty());
+    assert!(blocked_without_claims(&[a.clone(), unbegun_entry(&b)], &[a, b], &uninjected_fleet("b")).is_empty());
 }
 
 #[test]
-fn shard_narrowed_by_a_hand_over_has_started() {
+fn shard_narrowed_by_a_hand_over_has_begun() {
     let fleet = fleet_beside(&["a", "b"]);
     let (last, desired) = (shards_a_and_b("1", "2"), shards_a_and_b("2", "1"));
     let plan = plan_of(&last, &desired, &fleet);
@@ -290,25 +290,25 @@ fn shard_narrowed_by_a_hand_over_has_started() {
 }
 
 #[test]
-fn pods_that_leave_a_blocked_shard_do_not_start_it() {
-    let last = unstarted_entries(&shards_a_and_b("1", "2"));
+fn pods_that_leave_a_blocked_shard_do_not_let_it_begin() {
+    let last = unbegun_entries(&shards_a_and_b("1", "2"));
     let fleet = fleet_beside(&["a", "b"]);
     let desired = [shard("a", Some("lock"), "1")];
-    let plan = plan_of(&last, &unstarted_entries(&desired), &fleet);
+    let plan = plan_of(&last, &unbegun_entries(&desired), &fleet);
     assert_eq!(plan.entries.len(), 2, "b's pods see nothing still");
     assert_eq!(blocked_without_claims(&plan.entries, &desired, &fleet), ["a"]);
-    let plan = plan_of(&plan.entries, &unstarted_entries(&desired), &fleet);
+    let plan = plan_of(&plan.entries, &unbegun_entries(&desired), &fleet);
     assert_eq!(blocked_without_claims(&plan.entries, &desired, &fleet), ["a"]);
 }
 
 #[test]
-fn returning_shards_stay_started_while_a_pod_shows_them() {
+fn returning_shards_have_begun_while_a_pod_shows_them() {
     let (desired, fleet) = ([shard("a", Some("lock"), "1")], fleet_beside(&["a"]));
     let gone = plan_of(&desired, &[], &fleet);
     assert!(gone.entries.iter().all(|entry| lock_of(entry).is_none()));
     assert!(blocked_names(&gone.entries, &gone.claims, &desired, &fleet).is_empty());
-    // Claims of entries that had not started let no shard start.
-    let waited = plan_of(&unstarted_entries(&desired), &[], &fleet);
+    // Claims of entries whose shards had not begun let no shard begin.
+    let waited = plan_of(&unbegun_entries(&desired), &[], &fleet);
     assert!(!waited.claims.is_empty());
     assert_eq!(blocked_names(&waited.entries, &waited.claims, &desired, &fleet), ["a"]);
     // Nor do claims that were merged because there were too many.
@@ -332,7 +332,7 @@ fn returning_shards_stay_started_while_a_pod_shows_them() {
 }
 
 #[test]
-fn shards_that_sidecars_run_stay_started_when_the_chain_is_lost() {
+fn shards_that_sidecars_run_have_begun_when_the_chain_is_lost() {
     let desired = [shard("a", Some("lock"), "1")];
     let says = |generation, entry: &Entry| {
         let mut fleet = fleet_beside(&["a"]);
@@ -340,7 +340,7 @@ fn shards_that_sidecars_run_stay_started_when_the_chain_is_lost() {
         fleet.reports.insert("a-0".to_owned(), Report::Status(Box::new(status)));
         fleet
     };
-    let [now, before] = [unstarted_entry(&desired[0]), shard("a", Some("lock"), "0")];
+    let [now, before] = [unbegun_entry(&desired[0]), shard("a", Some("lock"), "0")];
     for generation in [7, 8] {
         assert!(blocked_without_claims(&[], &desired, &says(generation, &before)).is_empty());
         assert_eq!(blocked_without_claims(&[], &desired, &says(generation, &now)), ["a"]);
@@ -362,7 +362,7 @@ fn shards_that_sidecars_run_stay_started_when_the_chain_is_lost() {
 }
 
 #[test]
-fn controllers_start_independently() {
+fn controllers_begin_independently() {
     let of = |lock: Option<&str>, other: Option<&str>| [shard("a", lock, "1"), shard("b", other, "2")];
     for desired in [of(Some("lock"), Some("another")), of(None, None)] {
         assert_eq!(blocked_without_claims(&[], &desired, &uninjected_fleet("b")), ["b"]);
@@ -382,7 +382,7 @@ fn controllers_start_independently() {
 }
 
 #[test]
-fn unstarted_shards_are_blocked_when_pods_are_unknown() {
+fn unbegun_shards_are_blocked_when_pods_are_unknown() {
     let mut fleet = Fleet::default();
     fleet.uninjected.unknown = Some("pods is forbidden".to_owned());
     let desired = [shard("a", Some("lock"), "1"), shard("b", Some("another"), "2")];
@@ -409,11 +409,11 @@ fn pods_are_listed_while_a_shard_may_be_blocked() {
     assert!(may_be_blocked(&sharding_configs(&["a"]), &[]));
     assert!(may_be_blocked(
         &sharding_configs(&["a", "b"]),
-        &unstarted_entries(&[a.clone(), b.clone()])
+        &unbegun_entries(&[a.clone(), b.clone()])
     ));
     assert!(!may_be_blocked(
         &sharding_configs(&["a", "b"]),
-        &[a.clone(), unstarted_entry(&b)]
+        &[a.clone(), unbegun_entry(&b)]
     ));
     assert!(!may_be_blocked(
         &sharding_configs(&["a", "b"]),
@@ -424,14 +424,14 @@ fn pods_are_listed_while_a_shard_may_be_blocked() {
         &[shard("a", Some("another"), "1")]
     ));
     // Objects that can't be read.
-    assert!(may_be_blocked(&sharding_configs(&[]), &[unstarted_entry(&a)]));
-    assert!(!may_be_blocked(&sharding_configs(&[]), &[unstarted_entry(&a), b]));
+    assert!(may_be_blocked(&sharding_configs(&[]), &[unbegun_entry(&a)]));
+    assert!(!may_be_blocked(&sharding_configs(&[]), &[unbegun_entry(&a), b]));
 }
 
 #[test]
 fn long_blocked_shards_are_rechecked_less_often() {
-    let (begun, mut gate) = (Instant::now(), StartGate::default());
-    let on = |pod: &str| BlockedShards::from([("a".to_owned(), StartBlocker::Pods([pod.to_owned()].into()))]);
+    let (begun, mut gate) = (Instant::now(), BeginGate::default());
+    let on = |pod: &str| BlockedShards::from([("a".to_owned(), BeginBlocker::Pods([pod.to_owned()].into()))]);
     gate.record(&BlockedShards::new(), &[], begun);
     assert_eq!(gate.next_list_in(begun + FREQUENT_LIST_PERIOD), None);
     let begun = begun + FREQUENT_LIST_PERIOD;
@@ -459,7 +459,7 @@ fn long_blocked_shards_are_rechecked_less_often() {
     );
     assert_eq!(gate.list_error(begun + FREQUENT_LIST_PERIOD + LIST_INTERVAL), None);
     // An API server's message may contain a time.
-    let unknown = |problem: &str| BlockedShards::from([("a".to_owned(), StartBlocker::Unknown(problem.to_owned()))]);
+    let unknown = |problem: &str| BlockedShards::from([("a".to_owned(), BeginBlocker::Unknown(problem.to_owned()))]);
     gate.record(&unknown("no at 1"), &[], begun);
     gate.record(&unknown("no at 2"), &[], begun + FREQUENT_LIST_PERIOD);
     assert_eq!(
