@@ -122,9 +122,9 @@ pub mod labels {
 pub mod annotations {
     /// On a ShardingConfig that was made from a root: a hash of what it was made as.
     pub const AUTO_SHARDING_HASH: &str = "ctrlmesh.kusionstack.io/auto-sharding-hash";
-    /// Bumped by the manager so that kubelet syncs the pod's volumes at once.
+    /// On a pod, changed by the manager so that kubelet syncs the pod's volumes at once.
     pub const CHAIN_GENERATION: &str = "ctrlmesh.kusionstack.io/chain-generation";
-    /// The generation and the number of repeated bumps: for a pod whose volumes kubelet synced from stale data.
+    /// The generation and the number of repeated nudges: for a pod whose volumes kubelet synced from stale data.
     pub const CHAIN_BUMP: &str = "ctrlmesh.kusionstack.io/chain-bump";
     /// On a pod: a folder that all its containers share by a volume.
     pub const LOG_PATH: &str = "ctrlmesh.kusionstack.io/log-path";
