@@ -79,25 +79,26 @@ func (m *manualShards) doNothing(*testing.T) string {
 	return "no edit"
 }
 
-// moveBucket edits two objects in random order. If the winner is edited first, both claim the bucket for a moment.
+// moveBucket edits two objects in random order. If the gaining shard is edited first, both claim the bucket for a
+// moment.
 func (m *manualShards) moveBucket(t *testing.T) string {
 	t.Helper()
-	loser := m.randomName(m.shardNames())
-	own := m.bucketsOf(loser)
+	losing := m.randomName(m.shardNames())
+	own := m.bucketsOf(losing)
 	if len(own) == 0 {
 		return m.doNothing(t)
 	}
 	bucket := m.randomName(own)
-	winner := m.randomName(slices.DeleteFunc(m.shardNames(), func(shard string) bool { return shard == loser }))
-	m.recordMove(bucket, winner)
-	order := []string{loser, winner}
+	gaining := m.randomName(slices.DeleteFunc(m.shardNames(), func(shard string) bool { return shard == losing }))
+	m.recordMove(bucket, gaining)
+	order := []string{losing, gaining}
 	if m.random.IntN(2) == 0 {
 		slices.Reverse(order)
 	}
 	m.configure(t, order[0])
 	m.pause()
 	m.configure(t, order[1])
-	return fmt.Sprintf("%s goes from %s to %s, %s is edited first", bucket, loser, winner, order[0])
+	return fmt.Sprintf("%s goes from %s to %s, %s is edited first", bucket, losing, gaining, order[0])
 }
 
 // deleteShard deletes one of several shards. Nobody owns its objects afterwards.

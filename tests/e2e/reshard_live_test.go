@@ -116,17 +116,17 @@ func (l *liveOperators) configure(t *testing.T, shard string) {
 func (l *liveOperators) moveBucketRandomly(t *testing.T, i int) {
 	t.Helper()
 	bucket := fmt.Sprintf("b%d", rand.IntN(liveBucketCount))
-	loser := l.buckets[bucket]
-	winner := fmt.Sprintf("s%d", rand.IntN(liveShardCount))
-	for winner == loser {
-		winner = fmt.Sprintf("s%d", rand.IntN(liveShardCount))
+	losing := l.buckets[bucket]
+	gaining := fmt.Sprintf("s%d", rand.IntN(liveShardCount))
+	for gaining == losing {
+		gaining = fmt.Sprintf("s%d", rand.IntN(liveShardCount))
 	}
-	victim := []string{"nothing", "the manager", loser, winner}[i%4]
+	victim := []string{"nothing", "the manager", losing, gaining}[i%4]
 	died := l.killAtRandomMoment(t, victim)
-	l.ownership.recordMove(bucket, winner)
-	l.buckets[bucket] = winner
-	// If the winner is edited first, two objects claim the bucket for a moment.
-	order := []string{loser, winner}
+	l.ownership.recordMove(bucket, gaining)
+	l.buckets[bucket] = gaining
+	// If the gaining shard is edited first, two objects claim the bucket for a moment.
+	order := []string{losing, gaining}
 	if rand.IntN(2) == 0 {
 		slices.Reverse(order)
 	}
@@ -138,36 +138,36 @@ func (l *liveOperators) moveBucketRandomly(t *testing.T, i int) {
 	begin := time.Now()
 	if i%2 == 0 {
 		randomPause()
-		t.Logf("%s: %s to %s, %s first, %s died", bucket, loser, winner, order[0], victim)
+		t.Logf("%s: %s to %s, %s first, %s died", bucket, losing, gaining, order[0], victim)
 		return
 	}
-	l.waitConditionWithin(t, handOverTimeout, "ShardingConfig", l.pods.namespace, winner, "Enforced", meta.ConditionTrue)
+	l.waitConditionWithin(t, handOverTimeout, "ShardingConfig", l.pods.namespace, gaining, "Enforced", meta.ConditionTrue)
 	took := time.Since(begin).Round(time.Millisecond)
-	t.Logf("%s: %s to %s, %s first, %s died; enforced after %s", bucket, loser, winner, order[0], victim, took)
+	t.Logf("%s: %s to %s, %s first, %s died; enforced after %s", bucket, losing, gaining, order[0], victim, took)
 }
 
 // testHungSidecar: a sidecar that does not answer may still have requests in flight, so nobody else gets its objects.
 func (l *liveOperators) testHungSidecar(t *testing.T) {
 	t.Helper()
 	const bucket = "b0"
-	loser := l.buckets[bucket]
-	winner := map[string]string{"s0": "s1", "s1": "s2", "s2": "s0"}[loser]
+	losing := l.buckets[bucket]
+	gaining := map[string]string{"s0": "s1", "s1": "s2", "s2": "s0"}[losing]
 	for shard := range l.operators {
 		l.waitConditionWithin(t, handOverTimeout, "ShardingConfig", l.pods.namespace, shard, "Enforced", meta.ConditionTrue)
 	}
-	stuck := l.pods.sidecar(loser)
+	stuck := l.pods.sidecar(losing)
 	check(t, stuck.Process.Pause())
-	l.ownership.recordMove(bucket, winner)
-	l.buckets[bucket] = winner
-	l.configure(t, loser)
-	l.configure(t, winner)
-	eventually(t, "the winner waits, and its condition says for which pod", func() error {
-		got, _, err := l.readStatus(t.Context(), "ShardingConfig", l.pods.namespace, winner)
+	l.ownership.recordMove(bucket, gaining)
+	l.buckets[bucket] = gaining
+	l.configure(t, losing)
+	l.configure(t, gaining)
+	eventually(t, "the gaining shard waits, and its condition says for which pod", func() error {
+		got, _, err := l.readStatus(t.Context(), "ShardingConfig", l.pods.namespace, gaining)
 		if err != nil {
 			return err
 		}
 		for _, condition := range got.Conditions {
-			if condition.Status == meta.ConditionFalse && strings.Contains(condition.Message, loser) {
+			if condition.Status == meta.ConditionFalse && strings.Contains(condition.Message, losing) {
 				return nil
 			}
 		}
@@ -175,10 +175,10 @@ func (l *liveOperators) testHungSidecar(t *testing.T) {
 	})
 	document := must(l.chainDocument(t.Context(), l.pods.namespace))(t)
 	if strings.Contains(document, `"`+bucket+`"`) {
-		t.Errorf("the chain contains %s although %s may still have it: %s", bucket, loser, document)
+		t.Errorf("the chain contains %s although %s may still have it: %s", bucket, losing, document)
 	}
 	check(t, stuck.Process.Resume())
-	l.waitConditionWithin(t, handOverTimeout, "ShardingConfig", l.pods.namespace, winner, "Enforced", meta.ConditionTrue)
+	l.waitConditionWithin(t, handOverTimeout, "ShardingConfig", l.pods.namespace, gaining, "Enforced", meta.ConditionTrue)
 }
 
 // randomPause varies the time of the next event.

@@ -145,7 +145,7 @@ func TestReshardUnderLoadLosesNoStep(t *testing.T) {
 		t.Helper()
 		check(t, s.Apply(t.Context(), singlePluginChain(t, generation, readPlugin(t, code), rule)))
 	}
-	// The loser narrows first and finishes what it loses; only then the winner widens.
+	// The losing shard narrows first and finishes what it loses; only then the gaining shard widens.
 	apply(leftSidecar, 2, "shard-selector", shardRuleWithLock("s0", "a"))
 	left.waitForgotten(t, set.keysOf("c"))
 	apply(rightSidecar, 2, "shard-selector", shardRuleWithLock("s1", "b", "c"))

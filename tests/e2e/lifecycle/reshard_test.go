@@ -15,17 +15,17 @@ const loadInterval = 20 * time.Millisecond
 
 func (l *lifecycle) testReshard(t *testing.T) {
 	op := l.mainOperator
-	loser, winner := op.podName(1), op.podName(2)
+	losing, gaining := op.podName(1), op.podName(2)
 	stop := op.startLoad(t)
 	op.teams[1], op.teams[2] = []string{"team-d"}, []string{"team-b", "team-c"}
 	begin := time.Now()
 	op.apply(t, op.shardingConfigs())
 	op.waitEnforced(t)
-	t.Logf("team-b moved to %s from %s within %s; %d steps were requested meanwhile", winner, loser, rounded(time.Since(begin)), stop())
+	t.Logf("team-b moved to %s from %s within %s; %d steps were requested meanwhile", gaining, losing, rounded(time.Since(begin)), stop())
 	op.assertStepsHandled(t)
-	op.assertOneOwnerAtATime(t, map[string]string{"team-b": loser})
-	op.assertVisible(t, loser, "team-d")
-	op.assertVisible(t, winner, "team-b", "team-c")
+	op.assertOneOwnerAtATime(t, map[string]string{"team-b": losing})
+	op.assertVisible(t, losing, "team-d")
+	op.assertVisible(t, gaining, "team-b", "team-c")
 }
 
 // startLoad requests steps of random objects until the returned function is called, which returns their number.

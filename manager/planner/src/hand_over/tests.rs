@@ -249,7 +249,7 @@ fn losing_shard_narrows_before_gaining_shard_widens() {
 
 /// The second of two edits arrives when the first is in the chain already, but no pod has loaded it.
 #[test]
-fn late_edit_of_loser_is_still_one_move_when_winner_has_not_begun() {
+fn late_edit_of_losing_shard_is_still_one_move_when_gaining_shard_has_not_begun() {
     let mut cluster = with_pods(0..2, &entries_of_owners(&[Some(0), Some(0), Some(1)]));
     let shared = [shard(0, &[0, 1]), shard(1, &[1, 2])];
     assert!(cluster.step(&shared).is_empty());
@@ -258,7 +258,7 @@ fn late_edit_of_loser_is_still_one_move_when_winner_has_not_begun() {
     assert_eq!(cluster.step(&target).len(), 1);
     assert!(
         !sees(&cluster.last, 1, 1) && sees(&cluster.last, 1, 2),
-        "it waits for the loser"
+        "it waits for the losing shard"
     );
     cluster.sync(1);
     assert_eq!(cluster.owners(1), [0]);

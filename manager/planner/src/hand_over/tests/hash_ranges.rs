@@ -118,11 +118,11 @@ fn new_shard_gets_ranges_when_both_others_have_given_them_up() {
     assert_eq!(waiting["shard-selector/s2"].len(), 2, "both give up a part");
     assert_eq!(cluster.last[..2], target[..2], "nothing is given to them");
     cluster.running.insert(2, cluster.last.clone());
-    for loser in [0, 1] {
+    for losing in [0, 1] {
         assert_eq!(shown_by(&cluster, 2, "deployments"), None);
         assert_eq!(shown_by(&cluster, 2, "replicasets"), Some(ObjectSet::default()));
-        cluster.sync(loser);
-        assert_eq!(cluster.step(&target).is_empty(), loser == 1);
+        cluster.sync(losing);
+        assert_eq!(cluster.step(&target).is_empty(), losing == 1);
     }
     sync_all_pods(&mut cluster);
     let third = shown_by(&cluster, 2, "deployments").unwrap();

@@ -189,7 +189,7 @@ fn pods_are_recreated_once_and_gaining_shard_after_losing_one() {
         .iter()
         .filter_map(|entry| shard_entry_of(&entry.name))
         .collect();
-    assert_eq!(names, ["shard-selector/s0"], "the winner begins when the loser is done");
+    assert_eq!(names, ["shard-selector/s0"], "the losing shard is done first");
     cluster.settle(&target);
     assert_eq!(cluster.evictions, 4, "two pods of each of the two shards");
     assert!(
