@@ -169,7 +169,7 @@ func (l *labelledMesh) assertWithinRate(t *testing.T) {
 	}
 }
 
-// testOptOut removes a namespace from the mesh: its labels are removed.
+// testOptOut opts a namespace out: its labels are removed.
 func (l *labelledMesh) testOptOut(t *testing.T) {
 	t.Helper()
 	name := l.namespaces[0]

@@ -1,4 +1,4 @@
-//! Redirected traffic: an init container sets iptables rules, and containers trust a bundle that includes the mesh's CA.
+//! Redirected traffic: an init container sets iptables rules, and containers trust a bundle that includes the mesh CA.
 
 use std::net::IpAddr;
 
@@ -66,8 +66,8 @@ pub(super) fn insert_container(container: Container, is_native: bool, init: &mut
     init.insert(at, container);
 }
 
-/// Replaces the cluster's CA by a bundle with the mesh's CA, under the same key, wherever containers mount it.
-pub(super) fn trust_the_mesh(draft: &mut Draft) {
+/// Replaces the cluster's CA by a bundle with the mesh CA, under the same key, wherever containers mount it.
+pub(super) fn trust_mesh_ca(draft: &mut Draft) {
     for volume in &mut draft.volumes {
         replace_cluster_ca(volume.pointer_mut("/configMap/name"));
         let sources = volume.pointer_mut("/projected/sources").and_then(Value::as_array_mut);

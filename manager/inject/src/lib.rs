@@ -95,7 +95,7 @@ fn inject_sidecar(pod: &Value, known: &ClusterInfo, settings: &Settings) -> Resu
     if mode == Mode::Iptables {
         iptables::check_users(&draft)?;
         // This comes before the sidecar gets copies of variables. They would be others on the next injection.
-        iptables::trust_the_mesh(&mut draft);
+        iptables::trust_mesh_ca(&mut draft);
     }
     let server = environment::server_variables(&draft, &request, known)?;
     let asked_for = environment::requested_variables(&draft, &request, &server)?;

@@ -17,7 +17,7 @@ func (l *lifecycle) testInjectionModes(t *testing.T) {
 		"classic":                l.testClassicSidecar,
 		"redirected and classic": l.testRedirectedClassicSidecar,
 		"liveness":               l.testLivenessRestart,
-		"into the mesh":          l.testRollingRestart,
+		"rolling restart":        l.testRollingRestart,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -86,7 +86,7 @@ func (op *operator) assertSharded(t *testing.T) {
 	op.addToUninstall()
 }
 
-// addToUninstall makes the operator leave the mesh with all others, at the end.
+// addToUninstall makes the operator lose its sidecars with all others, at the end.
 func (op *operator) addToUninstall() {
 	op.lifecycle.mu.Lock()
 	defer op.lifecycle.mu.Unlock()

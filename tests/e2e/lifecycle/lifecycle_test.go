@@ -1,5 +1,5 @@
-// Package lifecycle does, on a real node, what a platform engineer does with ctrlmesh: install it, bring an unmodified
-// operator into the mesh, shard, re-shard, cause failures, uninstall. It uses kubectl, as the documents say.
+// Package lifecycle does, on a real node, what a platform engineer does with ctrlmesh: install it, give an
+// unmodified operator sidecars, shard, re-shard, cause failures, uninstall. It uses kubectl, as the documents say.
 //
 // Its steps build on each other. The tests beside this package cover each part in more cases.
 package lifecycle

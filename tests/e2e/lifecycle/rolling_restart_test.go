@@ -12,7 +12,7 @@ import (
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// This file brings a busy operator into the mesh by a rolling restart, and out of it again, as docs/install.md says.
+// This file gives a busy operator its sidecars by a rolling restart, and removes them again, as docs/install.md says.
 
 func (l *lifecycle) testRollingRestart(t *testing.T) {
 	op := l.newOperator("rolling", []string{"team-1"}, []string{"team-2"}, []string{"team-3"})
@@ -21,7 +21,7 @@ func (l *lifecycle) testRollingRestart(t *testing.T) {
 	op.makeItems(t)
 	op.apply(t, op.statefulSet(false))
 	op.waitReady(t)
-	op.assertWorksWithoutMesh(t)
+	op.assertWorksWithoutSidecars(t)
 	stop := history.requestSteps(t)
 	op.apply(t, op.shardingConfigs())
 	eventually(t, "shards wait for all pods", func() error { return op.checkShardsWait(t, op.podNames()) })
@@ -41,8 +41,8 @@ func (l *lifecycle) testRollingRestart(t *testing.T) {
 	}
 	op.assertLeaders(t)
 	op.testUninjectedPod(t)
-	op.leaveMeshRunning(t)
-	op.assertWorksWithoutMesh(t)
+	op.removeSidecarsWhileRunning(t)
+	op.assertWorksWithoutSidecars(t)
 }
 
 // testUninjectedPod: a pod that somebody creates without a sidecar, with all labels of a shard's pod, blocks nobody

@@ -17,7 +17,7 @@ const groupPrefix = "ctrlmesh.kusionstack.io/"
 
 func (l *lifecycle) testUninstall(t *testing.T) {
 	all := append([]*operator{l.mainOperator}, l.otherOperators...)
-	forEachOperator(t, "out of the mesh", all, (*operator).leaveMesh)
+	forEachOperator(t, "sidecars removed", all, (*operator).removeSidecars)
 	steps := sectionCommands(t, "Uninstalling", "-k deploy/", "-k "+l.overlay)
 	if len(steps) != 3 {
 		t.Fatalf("docs/install.md has other steps than pods, rules and the installation: %q", steps)
@@ -33,7 +33,7 @@ func (l *lifecycle) testUninstall(t *testing.T) {
 	l.waitLabelsGone(t)
 	l.runKubectl(t, steps[2])
 	l.assertNothingInstalled(t)
-	forEachOperator(t, "alone again", all, (*operator).assertWorksWithoutMesh)
+	forEachOperator(t, "alone again", all, (*operator).assertWorksWithoutSidecars)
 	l.deleteRemains(t)
 }
 
@@ -52,8 +52,8 @@ func forEachOperator(t *testing.T, what string, all []*operator, tell func(*oper
 	}
 }
 
-// leaveMesh scales an operator to zero and back, and removes its label and its shards.
-func (op *operator) leaveMesh(t *testing.T) {
+// removeSidecars scales an operator to zero and back, and removes its label and its shards.
+func (op *operator) removeSidecars(t *testing.T) {
 	t.Helper()
 	replicas := fmt.Sprintf(`"replicas": %d`, op.replicas)
 	for _, command := range sectionCommands(t, "Turning it off again", "NAMESPACE", op.name, "statefulset/operator", "statefulset/"+op.name,
@@ -70,8 +70,9 @@ func (op *operator) leaveMesh(t *testing.T) {
 	}
 }
 
-// leaveMeshRunning deletes the shards of a running operator, whose pods the manager replaces, and then removes its label.
-func (op *operator) leaveMeshRunning(t *testing.T) {
+// removeSidecarsWhileRunning deletes the shards of a running operator, whose pods the manager replaces, and then removes
+// its label.
+func (op *operator) removeSidecarsWhileRunning(t *testing.T) {
 	t.Helper()
 	op.apply(t, strings.ReplaceAll(op.shardingConfigs(), "\nspec:\n", "\nspec:\n  reshard: Restart\n"))
 	op.waitEnforced(t)
@@ -137,8 +138,8 @@ func (l *lifecycle) assertNothingInstalled(t *testing.T) {
 	}
 }
 
-// assertWorksWithoutMesh asserts that an operator without sidecars handles everything, with one leader, as before.
-func (op *operator) assertWorksWithoutMesh(t *testing.T) {
+// assertWorksWithoutSidecars asserts that an operator without sidecars handles everything, with one leader, as before.
+func (op *operator) assertWorksWithoutSidecars(t *testing.T) {
 	t.Helper()
 	for key := range op.steps {
 		check(t, op.requestStep(t.Context(), key))

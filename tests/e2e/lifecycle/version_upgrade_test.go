@@ -115,11 +115,11 @@ func (u *versionUpgrade) testSidecarsSecond(t *testing.T) {
 
 // uninstall removes the kustomize installation. The operator's objects stay.
 func (u *versionUpgrade) uninstall(t *testing.T) {
-	u.mainOperator.leaveMesh(t)
+	u.mainOperator.removeSidecars(t)
 	u.kubectl(t, "", "delete", "circuitbreakers,faultinjections", "--all", "-A", "--timeout="+waitTimeout.String())
 	u.kubectl(t, "", "delete", "--kustomize="+u.overlay, "--timeout="+waitTimeout.String())
 	u.assertNothingInstalled(t)
-	u.mainOperator.assertWorksWithoutMesh(t)
+	u.mainOperator.assertWorksWithoutSidecars(t)
 	u.runQuoted(t, "Uninstalling", "kubectl delete configmaps,secrets -A -l app.kubernetes.io/managed-by=ctrlmesh-manager")
 	u.kubectl(t, "", "delete", "--namespace="+u.mainOperator.name, "statefulset/"+u.mainOperator.name, "--cascade=foreground", "--timeout="+waitTimeout.String())
 }
@@ -198,7 +198,7 @@ func (u *versionUpgrade) helmUninstall(t *testing.T) {
 	u.assertNothingInstalled(t)
 	op.apply(t, op.statefulSet(false))
 	op.waitReady(t)
-	op.assertWorksWithoutMesh(t)
+	op.assertWorksWithoutSidecars(t)
 }
 
 // restartUnderLoad re-creates the operator's pods, one by one, and asserts that each then has this sidecar, and that no

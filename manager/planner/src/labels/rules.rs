@@ -20,7 +20,7 @@ use crate::shard_hash::shard_hash;
 /// Namespaces that are managed only if somebody labels them `true`, because the objects in them keep a cluster running.
 pub const EXCEPTED: [&str; 4] = ["kube-system", "kube-public", "kube-node-lease", "default"];
 
-/// Our own API group. Its objects configure the mesh and are not sharded, so they carry no labels.
+/// Our own API group. Its objects configure ctrlmesh and are not sharded, so they carry no labels.
 pub const OWN_GROUP: &str = "ctrlmesh.kusionstack.io";
 
 /// Value of the control label in managed namespaces.

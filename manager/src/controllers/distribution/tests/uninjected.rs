@@ -38,7 +38,7 @@ fn shows(state: &Snapshot<'_>, shard: &str, label: &str) -> bool {
 }
 
 #[tokio::test]
-async fn rolling_restart_into_the_mesh_has_one_owner_at_any_time() {
+async fn rolling_restart_that_adds_sidecars_has_one_owner_at_any_time() {
     let (left, port, server) = start_with_sidecar(91, |ip| pod_of("left", ip)).await;
     let old = without_sidecar(pod_of("right", "127.0.0.92"));
     put(&server, old.clone());
