@@ -24,8 +24,8 @@ pub fn plugin_config_map(slot: usize) -> Option<String> {
     (slot < PLUGIN_CONFIG_MAPS).then(|| format!("{PLUGIN_CONFIG_MAP_PREFIX}{slot}"))
 }
 
-/// ConfigMap with the authorities that clients in a pod trust whose calls come to the sidecar over TLS: the mesh's own and
-/// the cluster's. In each namespace that has such pods.
+/// ConfigMap with the CAs for containers that reach the sidecar over TLS: the namespace's mesh CA and the cluster's CA. In
+/// each namespace that has such pods.
 pub const CA_CONFIG_MAP: &str = "ctrlmesh-ca";
 
 /// Secret with the certificate that the sidecar serves over TLS, and its key. In each namespace that has such pods.
@@ -112,7 +112,7 @@ pub mod labels {
     /// On no object: the key of selectors that select nothing, because no object can both have a label and not have it. The manager writes
     /// them for shards that show nothing, and the sidecar adds one where a controller may still lead by an earlier lock.
     pub const NO_OBJECT_KEY: &str = "ctrlmesh.kusionstack.io/nothing";
-    /// On a pod, by the manager: it keeps what it sees until it is made again. The value stands for what that is.
+    /// On a pod, set by the manager: the pod keeps its current limits until it is replaced. The value identifies these limits.
     pub const KEEPS_LIMITS: &str = "ctrlmesh.kusionstack.io/keeps-limits";
     /// On a pod, by Kubernetes: its name, if a StatefulSet made it.
     pub const STATEFUL_SET_POD_NAME: &str = "statefulset.kubernetes.io/pod-name";

@@ -99,8 +99,8 @@ impl<'a> Moves<'a> {
         Some(old.limits.as_slice())
     }
 
-    /// The limits that a shard's pods show while none of them runs its entry. (An object that it was to begin to share may be
-    /// another shard's loss by now.) `None`: the pods show different things.
+    /// The limits that a shard's pods show while none of them runs its entry. (Objects that it was about to share may meanwhile be
+    /// leaving another shard.) `None`: the pods show different things.
     fn seen_before(&self, name: &str, old: &'a Shard) -> Option<&'a [Limit]> {
         let is_its = |held: &&HeldClaim| !held.is_of_last_chain && held.name == name && held.claim.shard == old.name;
         let mut earlier = self.possible.iter().filter(is_its);
