@@ -48,7 +48,7 @@ use restart_policy::{Evict, Hold};
 pub use settle::SettleTimes;
 use shard::{Shard, entry_with_limits};
 pub use shard::{is_unbegun, unbegun_entry};
-pub use sharing::{Shown, newly_shared, unshared};
+pub use sharing::{Shown, newly_shared, without_new_sharing};
 pub use teardown::{LOCK_EXPIRY, Teardown, all_pods};
 
 /// A pod, as far as a hand-over needs to know it.

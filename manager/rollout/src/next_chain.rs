@@ -11,7 +11,9 @@ use ctrlmesh_manager_api::sharding_config::{Reshard, ShardingConfig};
 use ctrlmesh_manager_api::status::Reason;
 use ctrlmesh_manager_planner::compile::kept::is_same;
 use ctrlmesh_manager_planner::compile::{RefusedObject, WarnedObject, kept};
-use ctrlmesh_manager_planner::hand_over::{Claims, Goal, Plan, SettleTimes, Shown, newly_shared, shard_of, unshared};
+use ctrlmesh_manager_planner::hand_over::{
+    Claims, Goal, Plan, SettleTimes, Shown, newly_shared, shard_of, without_new_sharing,
+};
 use ctrlmesh_manager_planner::{LabelKeys, Objects, Resolved, compile, hand_over};
 use kube_core::ResourceExt as _;
 
@@ -324,7 +326,7 @@ impl OverlapGrace {
         let desired = if held.is_empty() {
             desired
         } else {
-            unshared(shown.last, &desired, held.keys())
+            without_new_sharing(shown.last, &desired, held.keys())
         };
         (Self { held, since }, desired)
     }

@@ -150,7 +150,7 @@ impl Plugins {
                 wait_for_delay(verdict.delay).await;
             }
             match &verdict.action {
-                RequestAction::Proceed(more) => edits.extend(more.iter().map(|edit| attributed(entry, edit))),
+                RequestAction::Proceed(more) => edits.extend(more.iter().map(|edit| attribute_edit(entry, edit))),
                 RequestAction::Refuse(refusal) => {
                     return RequestDecision::Stop(Reply::refused_by_plugin(refusal).into());
                 }
@@ -420,7 +420,7 @@ impl Plugins {
                 .call(entry, Phase::Recheck, |instance| instance.on_request(&self.view, true))
             {
                 Ok(verdict) => match verdict.action {
-                    RequestAction::Proceed(more) => edits.extend(more.iter().map(|edit| attributed(entry, edit))),
+                    RequestAction::Proceed(more) => edits.extend(more.iter().map(|edit| attribute_edit(entry, edit))),
                     RequestAction::Refuse(_)
                     | RequestAction::Reset(_)
                     | RequestAction::Answer(_)
@@ -435,7 +435,7 @@ impl Plugins {
 }
 
 /// The edit of an entry. A question about objects names the entry, because another one may decide differently.
-fn attributed(entry: &Entry, edit: &RequestEdit) -> Attributed {
+fn attribute_edit(entry: &Entry, edit: &RequestEdit) -> Attributed {
     let edit = match edit {
         RequestEdit::AskAboutObjects(question) => RequestEdit::AskAboutObjects(question.asked_of(entry.id.number())),
         edit => edit.clone(),

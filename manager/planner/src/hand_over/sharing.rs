@@ -82,10 +82,14 @@ fn shares_objects(shard: &Shard, old: Option<&Shard>, keeper: &Shard, had: &Shar
 
 /// The desired entries. The named ones get only what they see already.
 #[must_use]
-pub fn unshared<'n>(last: &[Entry], desired: &[Entry], names: impl IntoIterator<Item = &'n String>) -> Vec<Entry> {
+pub fn without_new_sharing<'n>(
+    last: &[Entry],
+    desired: &[Entry],
+    names: impl IntoIterator<Item = &'n String>,
+) -> Vec<Entry> {
     let names: BTreeSet<&String> = names.into_iter().collect();
     let before: BTreeMap<&str, Shard> = last.iter().filter_map(Shard::from_entry).collect();
-    let unshared = |entry: &Entry| {
+    let narrowed = |entry: &Entry| {
         let shard = Shard::from_entry(entry).filter(|_| names.contains(&entry.name));
         shard.map_or_else(
             || entry.clone(),
@@ -95,5 +99,5 @@ pub fn unshared<'n>(last: &[Entry], desired: &[Entry], names: impl IntoIterator<
             },
         )
     };
-    desired.iter().map(unshared).collect()
+    desired.iter().map(narrowed).collect()
 }

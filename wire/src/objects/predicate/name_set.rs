@@ -73,7 +73,7 @@ impl NameSet {
                 return Err(PredicateError::EmptyPrefix);
             }
         }
-        let patterns = sorted(patterns);
+        let patterns = sorted_and_deduplicated(patterns);
         let parts = Parts {
             names: names.into_iter().map(String::into_boxed_str).collect(),
             prefixes: shortest_prefixes(prefixes),
@@ -182,7 +182,7 @@ fn check_length(part: &'static str, text: &str, limit: usize) -> Result<(), Pred
     Ok(())
 }
 
-fn sorted(mut texts: Vec<String>) -> Vec<String> {
+fn sorted_and_deduplicated(mut texts: Vec<String>) -> Vec<String> {
     texts.sort_unstable();
     texts.dedup();
     texts
@@ -190,7 +190,7 @@ fn sorted(mut texts: Vec<String>) -> Vec<String> {
 
 /// The prefixes that do not begin with another one, sorted.
 fn shortest_prefixes(prefixes: Vec<String>) -> Box<[Box<str>]> {
-    let mut prefixes = sorted(prefixes);
+    let mut prefixes = sorted_and_deduplicated(prefixes);
     prefixes.dedup_by(|longer, shorter| longer.starts_with(shorter.as_str()));
     prefixes.into_iter().map(String::into_boxed_str).collect()
 }

@@ -140,7 +140,7 @@ fn shared_objects_are_left_out_until_they_are_given_up() {
     let last = [shard(0, &[0, 1]), shard(1, &[2])];
     let desired = [shard(0, &[0, 1, 4]), shard(1, &[1, 2]), shard(2, &[0])];
     let names = ["shard-selector/s1".to_owned(), "shard-selector/s2".to_owned()];
-    let held = unshared(&last, &desired, &names);
+    let held = without_new_sharing(&last, &desired, &names);
     assert_eq!(held[0], desired[0]);
     assert_eq!(held[1], last[1]);
     let seen = |bucket| sees(&held, 2, bucket);
