@@ -145,13 +145,7 @@ pub struct Origin {
 
 impl fmt::Display for Origin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "plugin {} of entry {} in {}",
-            self.digest,
-            self.entry,
-            self.phase.as_str()
-        )
+        write!(f, "plugin {} of entry {}", self.digest, self.entry)
     }
 }
 
@@ -188,29 +182,33 @@ impl Phase {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Fault {
     /// The plugin trapped: a panic, an abort, a stack overflow, a bad access, an exit.
-    #[error("{origin} trapped: {detail}")]
+    #[error("{origin} trapped in {}: {detail}", origin.phase.as_str())]
     Trap {
         origin: Box<Origin>,
         /// The trap, and the plugin's output to stderr.
         detail: String,
     },
     /// The plugin did not return in time.
-    #[error("{origin} did not return within {} ms", limit.as_millis())]
+    #[error("{origin} did not return from {} within {} ms", origin.phase.as_str(), limit.as_millis())]
     Deadline { origin: Box<Origin>, limit: Duration },
     /// The plugin trapped after the limit of its entry had denied it more memory.
-    #[error("{origin} needs more than the {limit_bytes} bytes of memory that its entry may have")]
+    #[error(
+        "{origin} needs more memory in {} than the {limit_bytes} bytes that its entry may have",
+        origin.phase.as_str()
+    )]
     Memory { origin: Box<Origin>, limit_bytes: usize },
     /// The plugin trapped after the limit of all plugins together had denied it memory.
-    #[error("{origin} needs {over}")]
+    #[error("{origin} needs, in {}, {over}", origin.phase.as_str())]
     ProcessMemory { origin: Box<Origin>, over: OverLimit },
     /// The plugin's verdict violates a rule of the interface.
-    #[error("{origin} returned an invalid result: {what}")]
+    #[error("{origin} returned an invalid result from {}: {what}", origin.phase.as_str())]
     Invalid { origin: Box<Origin>, what: String },
     /// The plugin decided differently although nothing that it had read was changed. The instance is fine, but verdicts of the entry are
     /// not repeated any more.
     #[error(
-        "{origin} marked a verdict as reusable that depends on more than it read through the host: {contradiction}. Its \
-         verdicts are not repeated any more; mark it as reusable only if it depends on nothing else"
+        "{origin} marked a verdict of {} as reusable that depends on more than it read through the host: {contradiction}. Its \
+         verdicts are not repeated any more; mark it as reusable only if it depends on nothing else",
+        origin.phase.as_str()
     )]
     Impure { origin: Box<Origin>, contradiction: String },
     /// The plugin refused its settings.

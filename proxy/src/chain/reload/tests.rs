@@ -374,7 +374,7 @@ async fn status_reports_quarantine() {
     }
     assert_eq!(state().state, EntryState::Quarantined);
     assert!(state().until.unwrap().ends_with('Z'));
-    assert!(state().error.unwrap().contains("in on-request trapped: unreachable"));
+    assert!(state().error.unwrap().contains("trapped in on-request: unreachable"));
     let counts = handle.status().counts;
     assert_eq!((counts.faults, counts.quarantines), (5, 1));
     let metrics = fixture.metrics();
