@@ -122,7 +122,7 @@ mod tests {
 
     #[test]
     fn settings_are_validated_like_in_a_sidecar() {
-        let judged = |settings| check::<Strict>(settings, &crate::testing::about());
+        let judged = |settings| check::<Strict>(settings, &crate::testing::test_instance_info());
         assert_eq!(judged(r#"{"percent": 1}"#), Ok(vec![]));
         assert_eq!(judged(r#"{"percent": 0}"#), Ok(vec!["0 does nothing".to_owned()]));
         assert_eq!(judged(r#"{"percent": 200}"#), Err("percent: write 0 to 100".to_owned()));

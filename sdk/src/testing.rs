@@ -48,7 +48,7 @@ use audit::Audits;
 
 /// An instance's identity for tests: entry `test`, pod `operator-0` in namespace `operators`.
 #[must_use]
-pub fn about() -> InstanceInfo {
+pub fn test_instance_info() -> InstanceInfo {
     InstanceInfo {
         entry: "test".to_owned(),
         digest: format!("sha256:{}", "0".repeat(64)),
@@ -76,7 +76,7 @@ impl<P: Plugin> Bench<P> {
     ///
     /// The error of `configure`, exactly as `/status` would show it.
     pub fn new(settings: &str) -> Result<Self, String> {
-        Self::on(FakeHost::default(), settings, &about())
+        Self::on(FakeHost::default(), settings, &test_instance_info())
     }
 
     /// As [`Bench::new`], on this host and under this identity. On the host of another bench, it is the next chain: with other

@@ -11,7 +11,7 @@ mod states;
 mod status;
 mod trips;
 
-use ctrlmesh_sdk::testing::{Bench, FakeHost, TestRequest, TestResponse, about};
+use ctrlmesh_sdk::testing::{Bench, FakeHost, TestRequest, TestResponse, test_instance_info};
 use ctrlmesh_sdk::{Failure, InstanceInfo, Outcome, Plugin, Refusal, Request, RequestAction};
 use serde_json::{Value, json};
 
@@ -45,12 +45,12 @@ fn new_bench(rules: &[Value]) -> Bench<CircuitBreaker> {
 
 /// Configures the next chain on the same host, like a reload.
 fn reload_rules(bench: Bench<CircuitBreaker>, rules: &[Value]) -> Bench<CircuitBreaker> {
-    Bench::on(bench.host, &settings_json(rules), &about()).unwrap()
+    Bench::on(bench.host, &settings_json(rules), &test_instance_info()).unwrap()
 }
 
 /// Another instance of the same entry: a second worker thread.
 fn new_instance(host: &FakeHost, rules: &[Value]) -> CircuitBreaker {
-    let info: InstanceInfo = about();
+    let info: InstanceInfo = test_instance_info();
     let settings = ctrlmesh_sdk::settings::parse(&settings_json(rules)).unwrap();
     CircuitBreaker::configure(settings, &info, host).unwrap().0
 }

@@ -6,7 +6,7 @@ mod properties;
 mod rules;
 mod settings;
 
-use ctrlmesh_sdk::testing::{Bench, FakeHost, TestRequest, about};
+use ctrlmesh_sdk::testing::{Bench, FakeHost, TestRequest, test_instance_info};
 use ctrlmesh_sdk::{Plugin, Refusal, Request, RequestAction, RequestVerdict, Verb};
 use serde_json::{Value, json};
 
@@ -40,7 +40,7 @@ fn new_bench(rules: &[Value]) -> Bench<RateLimit> {
 /// Another instance of the same entry: a second worker thread, or the next chain.
 fn new_instance(host: &FakeHost, rules: &[Value]) -> RateLimit {
     let settings = ctrlmesh_sdk::settings::parse(&settings_json(rules)).unwrap();
-    RateLimit::configure(settings, &about(), host).unwrap().0
+    RateLimit::configure(settings, &test_instance_info(), host).unwrap().0
 }
 
 fn update_request(namespace: &str) -> TestRequest {

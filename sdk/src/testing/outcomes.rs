@@ -231,7 +231,7 @@ mod tests {
 
     use super::*;
     use crate::settings::NoSettings;
-    use crate::testing::about;
+    use crate::testing::test_instance_info;
     use crate::{Host, InstanceInfo, MatchRule, OutcomeWindow, Request, ResponseHead, ResponseVerdict, Subscription};
 
     /// Counts two failures in a row, in a tally that belongs to a cell.
@@ -363,7 +363,7 @@ mod tests {
             let early: Vec<TestRequest> = (0..2)
                 .map(|_| admitted(&mut bench, TestRequest::get("", "pods", "p")))
                 .collect();
-            let mut bench = Bench::<Counter>::on(bench.host, settings, &about()).unwrap();
+            let mut bench = Bench::<Counter>::on(bench.host, settings, &test_instance_info()).unwrap();
             let late = admitted(&mut bench, TestRequest::get("", "pods", "p"));
             bench.finish(&late, &ended(200));
             for request in &early {

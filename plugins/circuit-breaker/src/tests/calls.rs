@@ -1,6 +1,6 @@
 //! Calls to other services: breakers by host, and lists of allowed and denied calls.
 
-use ctrlmesh_sdk::testing::{Bench, TestRequest, TestResponse, about};
+use ctrlmesh_sdk::testing::{Bench, TestRequest, TestResponse, test_instance_info};
 use ctrlmesh_sdk::{Failure, Phases, RequestVerdict, Verb};
 use serde_json::{Value, json};
 
@@ -117,7 +117,7 @@ fn rest_05_deny_list_wins_and_allow_lists_add_up() {
 fn rest_05_removed_list_leaves_nothing_behind() {
     let mut bench = bench_with_lists(&[call_list("Whitelist", "Normal", &["b.com"], &["*"])]);
     assert!(!is_allowed(&mut bench, "GET", "c.com", 443));
-    let mut bench = Bench::<CircuitBreaker>::on(bench.host, &lists_json(&[]), &about()).unwrap();
+    let mut bench = Bench::<CircuitBreaker>::on(bench.host, &lists_json(&[]), &test_instance_info()).unwrap();
     let req = TestRequest::external("GET", "c.com", "/");
     assert!(!bench.wakes(&req));
     assert_eq!(

@@ -1,6 +1,6 @@
 //! Limits of a rule: which requests, how many, how long, how many at a time; and its reports.
 
-use ctrlmesh_sdk::testing::{Bench, FakeHost, about};
+use ctrlmesh_sdk::testing::{Bench, FakeHost, test_instance_info};
 use ctrlmesh_sdk::{Host, Level, Verb};
 
 use super::support::{api_request, bench_with_rule, create_request, is_hit, new_bench, rule_error};
@@ -47,7 +47,7 @@ fn max_count_is_exact_across_instances_and_reloads() {
     // Another instance on the same host sees the counts.
     let host = std::mem::take(&mut first.host);
     let edited = settings.replace(r#""maxCount""#, r#""effectiveTime": {}, "maxCount""#);
-    let mut second = Bench::<FaultInject>::on(host, &edited, &about()).unwrap();
+    let mut second = Bench::<FaultInject>::on(host, &edited, &test_instance_info()).unwrap();
     assert_eq!(hit_numbers(&mut second, 5), [1]);
     // The four requests after the third cannot be hit, so they do not match.
     assert_eq!(
@@ -57,7 +57,7 @@ fn max_count_is_exact_across_instances_and_reloads() {
     // One more may be hit, and the count continues.
     let host = std::mem::take(&mut second.host);
     let more = settings.replace(r#""maxCount": 3"#, r#""maxCount": 4"#);
-    let mut third = Bench::<FaultInject>::on(host, &more, &about()).unwrap();
+    let mut third = Bench::<FaultInject>::on(host, &more, &test_instance_info()).unwrap();
     assert_eq!(hit_numbers(&mut third, 5), [1]);
     assert_eq!(
         third.host.report("x"),
@@ -217,11 +217,11 @@ fn removed_rule_takes_its_report_and_counts_along() {
     let mut bench = new_bench(&settings("a"));
     assert_eq!(hit_numbers(&mut bench, 2), [1]);
     let host = std::mem::take(&mut bench.host);
-    let mut bench = Bench::<FaultInject>::on(host, &settings("b"), &about()).unwrap();
+    let mut bench = Bench::<FaultInject>::on(host, &settings("b"), &test_instance_info()).unwrap();
     assert_eq!((bench.host.report("a"), bench.host.report("b").is_some()), (None, true));
     assert_eq!(hit_numbers(&mut bench, 2), [1]);
     let host = std::mem::take(&mut bench.host);
-    let mut bench = Bench::<FaultInject>::on(host, &settings("a"), &about()).unwrap();
+    let mut bench = Bench::<FaultInject>::on(host, &settings("a"), &test_instance_info()).unwrap();
     assert_eq!(hit_numbers(&mut bench, 2), [1]);
 }
 
@@ -271,10 +271,10 @@ fn objects_beyond_the_bound_share_draws_and_leave_state_room() {
 #[test]
 fn host_serves_any_number_of_instances() {
     let settings = r#"{"faults": [{"name": "x", "match": {"resources": [{}]}, "do": "refuse", "nth": 2}]}"#;
-    let mut first = Bench::<FaultInject>::on(FakeHost::default(), settings, &about()).unwrap();
+    let mut first = Bench::<FaultInject>::on(FakeHost::default(), settings, &test_instance_info()).unwrap();
     assert!(!is_hit(&mut first, &api_request(Verb::Get)));
     let host = std::mem::take(&mut first.host);
-    let mut second = Bench::<FaultInject>::on(host, settings, &about()).unwrap();
+    let mut second = Bench::<FaultInject>::on(host, settings, &test_instance_info()).unwrap();
     assert!(is_hit(&mut second, &api_request(Verb::Get)));
 }
 

@@ -1,6 +1,6 @@
 //! The time for which a verdict may be reused, and the later phases that it wants.
 
-use ctrlmesh_sdk::testing::{Bench, TestRequest, TestResponse, about};
+use ctrlmesh_sdk::testing::{Bench, TestRequest, TestResponse, test_instance_info};
 use ctrlmesh_sdk::{Host, Phases, RequestAction, RequestVerdict, ResponseAction, Reuse, Verb};
 
 use super::support::{api_request, bench_with_fault, bench_with_rule, is_hit, new_bench};
@@ -231,7 +231,7 @@ fn rule_goes_on_when_its_limit_is_raised() {
         assert!(!is_hit(&mut bench, &api_request(Verb::Get)));
         assert!(!is_hit(&mut bench, &api_request(Verb::Get)));
         let host = std::mem::take(&mut bench.host);
-        let mut bench = Bench::<FaultInject>::on(host, &settings(raised), &about()).unwrap();
+        let mut bench = Bench::<FaultInject>::on(host, &settings(raised), &test_instance_info()).unwrap();
         assert!(is_hit(&mut bench, &api_request(Verb::Get)), "{raised}");
         // And it ends again.
         bench.host.advance_ms(60_000);
@@ -257,7 +257,7 @@ fn note_of_an_end_keeps_what_was_noted_before() {
     assert!(!is_hit(&mut bench, &api_request(Verb::Get)), "the count is noted");
     let mut reuse_after = |limits: &str, ms: u64| {
         let host = std::mem::take(&mut bench.host);
-        bench = Bench::<FaultInject>::on(host, &settings(limits), &about()).unwrap();
+        bench = Bench::<FaultInject>::on(host, &settings(limits), &test_instance_info()).unwrap();
         bench.host.advance_ms(ms);
         bench.on_request(&api_request(Verb::Get)).reuse
     };

@@ -1,6 +1,6 @@
 //! The plugin as the host sees it: its subscription and its verdicts.
 
-use ctrlmesh_sdk::testing::{Bench, FakeHost, TestRequest, about};
+use ctrlmesh_sdk::testing::{Bench, FakeHost, TestRequest, test_instance_info};
 use ctrlmesh_sdk::{InstanceInfo, Level, Request, RequestAction, RequestEdit, RequestVerdict, Reuse, Verb};
 
 use crate::plugin::ShardSelector;
@@ -135,7 +135,7 @@ fn other_leases_in_the_namespace_of_the_lock_are_filtered() {
 fn lock_lies_in_the_namespace_of_the_pod() {
     let elsewhere = InstanceInfo {
         pod_namespace: "elsewhere".to_owned(),
-        ..about()
+        ..test_instance_info()
     };
     let mut bench = Bench::<ShardSelector>::on(FakeHost::default(), SETTINGS, &elsewhere).unwrap();
     let lease = TestRequest::get("coordination.k8s.io", "leases", "operator");
