@@ -4,20 +4,18 @@
 //! | file | holds |
 //! |---|---|
 //! | `host`, `request` | a host and a request that record what a call reads and does |
-//! | `trace` | the record of a call |
 
 mod host;
 mod request;
-mod trace;
 
 use std::cell::RefCell;
 
 use host::RecordedHost;
 use request::RecordedRequest;
-pub(super) use trace::Read;
-use trace::{Trace, cell_text};
 
-use super::{FakeHost, TestRequest};
+use super::host::FakeHost;
+use super::request::TestRequest;
+use super::trace::{Read, Trace, cell_text};
 use crate::{Host, Plugin, RequestVerdict, Reuse};
 
 /// Maximum number of calls that later ones are compared with.

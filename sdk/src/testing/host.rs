@@ -3,7 +3,7 @@
 use std::cell::{Cell as Mutable, RefCell};
 use std::collections::BTreeMap;
 
-use super::outcomes::{CellLog, KeptRule};
+use super::kept_verdict::{CellLog, KeptRule};
 use super::state::State;
 use super::tally::{Counts, Crossed, Judged};
 use crate::{Admission, Ask, Cell, Claim, Counted, Grant, Host, Level, Part, Place, StateError};

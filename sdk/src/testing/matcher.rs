@@ -1,7 +1,7 @@
 //! Matches subscriptions with requests: the rules of `match-rule` in `wit/types.wit`, written for clearness. The host
 //! has its own, compiled for speed; its tests and this one's keep them in step.
 
-use super::TestRequest;
+use super::request::TestRequest;
 use crate::{MatchRule, Request, Subscription};
 
 pub(super) fn matches(subscription: &Subscription, req: &TestRequest) -> bool {

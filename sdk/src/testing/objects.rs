@@ -2,7 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use super::{Bench, TestRequest};
+use super::bench::Bench;
+use super::request::TestRequest;
 use crate::{ObjectMetadata, Plugin, RequestAction, RequestEdit, RequestVerdict};
 
 /// Bounds of the contract (`wit/types.wit`, `ask-about-objects`; `wit/plugin.wit`, `on-objects`).

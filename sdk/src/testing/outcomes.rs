@@ -1,65 +1,18 @@
 //! The host's part in outcome rules: keeps them with the request, counts by them, and reports crossings to the plugin.
 
-use std::cell::RefCell;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
+use super::bench::Bench;
+use super::host::FakeHost;
+use super::kept_verdict::{KeptRule, KeptVerdict};
 use super::objects;
+use super::request::{TestRequest, TestResponse};
 use super::tally::{ConnectionFailures, CountingRule, Crossed, End, EndCause, Judged, WindowRule};
-use super::{Bench, FakeHost, TestRequest, TestResponse};
 use crate::{Crossing, Failure, Outcome, OutcomeRule, Phases, Plugin, RequestVerdict, TallyCounts, Threshold};
 
 /// Bounds of the contract (`wit/types.wit`, `outcome-rule`).
 const MAX_RULES: usize = 24;
 const MAX_CELLS: usize = 4;
-
-/// The parts of a verdict that a host keeps until the request is over.
-#[derive(Clone, Debug, PartialEq)]
-pub(super) struct KeptVerdict {
-    later: Phases,
-    rules: Vec<KeptRule>,
-    /// Keys of the annotations that the verdict asks for; `None` if it does not ask about objects.
-    pub(super) asked_annotations: Option<BTreeSet<String>>,
-}
-
-/// An outcome rule, with the cells as the call read them, and the settings under which it was given.
-#[derive(Clone, Debug, PartialEq)]
-pub(super) struct KeptRule {
-    pub(super) tally: String,
-    /// Keys, and how often each had been changed when it was read last.
-    pub(super) cells: Vec<(String, u64)>,
-    pub(super) counting: CountingRule,
-    /// How often the settings had changed.
-    pub(super) settings: u64,
-}
-
-/// Cells that were changed, and cells that were read.
-#[derive(Debug, Default)]
-pub(super) struct CellLog {
-    /// How often each cell was written or removed.
-    changes: RefCell<BTreeMap<String, u64>>,
-    /// Cells that the call for a verdict on a request has read, with how often each had been changed at its last read.
-    reads: RefCell<BTreeMap<String, u64>>,
-}
-
-impl CellLog {
-    pub(super) fn note_change(&self, key: &str) {
-        *self.changes.borrow_mut().entry(key.to_owned()).or_default() += 1;
-    }
-
-    pub(super) fn note_read(&self, key: &str) {
-        let changes = self.changes_of(key);
-        self.reads.borrow_mut().insert(key.to_owned(), changes);
-    }
-
-    /// Outcome rules can name only cells that are read from now on: another call begins.
-    pub(super) fn forget_reads(&self) {
-        self.reads.borrow_mut().clear();
-    }
-
-    fn changes_of(&self, key: &str) -> u64 {
-        self.changes.borrow().get(key).copied().unwrap_or_default()
-    }
-}
 
 impl FakeHost {
     /// Keeps what a verdict says about the rest of its request, as a host does. [`Bench::on_request`] does so; a test that calls
@@ -70,7 +23,7 @@ impl FakeHost {
     /// An outcome rule is invalid, or names a cell that was not read for this verdict, or the verdict asks for too many annotations: a
     /// fault of the plugin in a real host.
     pub fn keep_verdict(&self, req: &TestRequest, verdict: &RequestVerdict) {
-        let reads = self.cell_log.reads.take();
+        let reads = self.cell_log.take_reads();
         let keep = |rule: &OutcomeRule| {
             let unread = rule.cells.iter().find(|key| !reads.contains_key(*key));
             assert_eq!(unread, None, "an outcome rule names a cell that the call has not read");
@@ -231,7 +184,7 @@ mod tests {
 
     use super::*;
     use crate::settings::NoSettings;
-    use crate::testing::test_instance_info;
+    use crate::testing::bench::test_instance_info;
     use crate::{Host, InstanceInfo, MatchRule, OutcomeWindow, Request, ResponseHead, ResponseVerdict, Subscription};
 
     /// Counts two failures in a row, in a tally that belongs to a cell.

@@ -5,7 +5,7 @@ mod unread;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 
-use super::outcomes::KeptVerdict;
+use super::kept_verdict::KeptVerdict;
 use crate::{Facts, Request, ResponseHead, Traffic, Verb};
 
 /// A request for tests. Start from a verb, add what matters.

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use super::outcomes::KeptRule;
+use super::kept_verdict::KeptRule;
 use super::tally::{Counts, Crossed, Judged, Tally};
 use crate::{Admission, Ask, Bucket, Cell, Claim, Grant, Place, Shortage, StateError};
 

@@ -2,8 +2,8 @@
 
 use std::cell::RefCell;
 
-use super::trace::{Read, Trace, cell_text};
-use crate::testing::FakeHost;
+use crate::testing::host::FakeHost;
+use crate::testing::trace::{Read, Trace, cell_text};
 use crate::{Admission, Ask, Cell, Claim, Counted, Grant, Host, Level, Part, Place, StateError};
 
 pub(super) struct RecordedHost<'a> {

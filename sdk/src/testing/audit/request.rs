@@ -2,8 +2,8 @@
 
 use std::cell::RefCell;
 
-use super::trace::{Read, Trace};
-use crate::testing::TestRequest;
+use crate::testing::request::TestRequest;
+use crate::testing::trace::{Read, Trace};
 use crate::{Facts, Request, Traffic, Verb};
 
 pub(super) struct RecordedRequest<'a> {

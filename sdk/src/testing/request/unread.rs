@@ -1,7 +1,7 @@
 //! Changes what a plugin has not read of a request, and adds headers and selectors that the request does not have.
 
 use super::{TestRequest, first_value};
-use crate::testing::audit::Read;
+use crate::testing::trace::Read;
 use crate::{Traffic, Verb};
 
 /// Headers that a request gets if it has none of this name: one that most clients send, and one that no plugin knows.

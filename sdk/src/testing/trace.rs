@@ -7,7 +7,7 @@ use crate::{Ask, Cell, Counted, Part, Place, Request, RequestVerdict, Reuse};
 
 /// A read by a plugin, of the request or of a cell of its state.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::testing) enum Read {
+pub(super) enum Read {
     Traffic,
     Verb,
     Group,
@@ -69,16 +69,16 @@ impl Read {
         Self::Name,
     ];
 
-    pub(in crate::testing) fn header(name: &str) -> Self {
+    pub(super) fn header(name: &str) -> Self {
         Self::Header(name.to_ascii_lowercase())
     }
 
-    pub(in crate::testing) fn query(name: &str) -> Self {
+    pub(super) fn query(name: &str) -> Self {
         Self::Query(name.to_owned())
     }
 
     /// The value that this request has; `None` for a cell, which is no part of it.
-    pub(in crate::testing) fn value_in(&self, request: &dyn Request) -> Option<String> {
+    pub(super) fn value_in(&self, request: &dyn Request) -> Option<String> {
         match self {
             Self::Traffic => Some(format!("{:?}", request.traffic())),
             Self::Verb => Some(format!("{:?}", request.verb())),
