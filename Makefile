@@ -23,6 +23,12 @@ RELEASE_DIR ?= $(CTRLMESH_CACHE)/release/$(VERSION)
 RELEASE_ARCHS ?= amd64 arm64
 RELEASE_REGISTRY ?=
 RELEASE_PLUGINS := circuit-breaker fault-inject rate-limit shard-selector trim-objects
+# `PREBUILT=1` is for jobs of CI that get what the targets `build` and `plugins` make from other jobs (docs/adr/0060). Neither compiles
+# anything then, and both fail if a file is missing. Tests in tests/e2e run E2E_PROGRAMS.
+PREBUILT ?=
+E2E_PROGRAMS := ctrlmesh ctrlmesh-manager ctrlmesh-proxy kube-rs-operator
+REQUIRE_FILES = @for file in $(1); do test -f $$file || \
+	{ echo "error: PREBUILT is set, but there is no $$file; without PREBUILT, make builds it" >&2; exit 1; }; done
 # The Helm that tests use, by the version in its go.mod.
 HELM = go -C $(CURDIR)/tests/e2e/binaries/helm tool helm
 
@@ -39,9 +45,14 @@ demo: build ## A manager and two replicas of an unmodified controller, sharded, 
 
 # The example makes cargo resolve features as for tests. Without it `cargo test` would build tokio, and all that depends on it, once more.
 .PHONY: build
+ifdef PREBUILT
+build:
+	$(call REQUIRE_FILES,$(E2E_PROGRAMS:%=$(BIN)/%))
+else
 build: setup ## The command, the sidecar and the manager, and an operator for tests
 	cargo build --locked --workspace --bins --example hello
 	@echo "built: $(BIN)/ctrlmesh, $(BIN)/ctrlmesh-proxy and $(BIN)/ctrlmesh-manager"
+endif
 
 .PHONY: setup
 setup: ## The Rust target of plugins (rust-toolchain.toml names the compiler)
@@ -205,8 +216,13 @@ fuzz: ## Each fuzz target for FUZZ_SECONDS (60); needs a nightly compiler and ca
 	done
 
 .PHONY: plugins
+ifdef PREBUILT
+plugins:
+	$(call REQUIRE_FILES,$(RELEASE_PLUGINS:%=$(PLUGINS)/%.wasm))
+else
 plugins: setup ## Writes every plugin and test guest as .wasm files
 	cargo run --locked -p ctrlmesh-plugins-builtin --features guests --bin write-plugins -- $(PLUGINS)
+endif
 
 .PHONY: cluster
 cluster: ## Builds kube-apiserver, etcd, kubectl, Helm, cert-manager and an OCI registry from Go modules, once; for root on Linux a node's programs, too

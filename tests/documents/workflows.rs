@@ -1,7 +1,9 @@
 //! .github/workflows: actions and tools are pinned, `make` is called for targets that exist, the jobs of CI run all of `.ci/run`, and
-//! CONTRIBUTING.md names all workflows.
+//! CONTRIBUTING.md names all workflows. What jobs of CI get from other jobs is not compiled again.
 
 use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
 
 use ctrlmesh_tests::repository_root;
 use serde_json::Value;
@@ -144,4 +146,44 @@ fn jobs_of_ci_run_all_targets_of_a_full_run() {
         upgrade.contains(&format!("func {name}(")),
         "{name} is no test of lifecycle"
     );
+}
+
+/// Runs the targets `build` and `plugins` in a cache that should have all they make.
+fn make_prebuilt(cache: &Path) -> Output {
+    Command::new("make")
+        .args(["--no-print-directory", "PREBUILT=1", "build", "plugins"])
+        .current_dir(repository_root())
+        .env("CTRLMESH_CACHE", cache)
+        .env("CARGO_TARGET_DIR", cache.join("target"))
+        // No such toolchain exists, so cargo and rustup would fail.
+        .env("RUSTUP_TOOLCHAIN", "none")
+        // make may run this test.
+        .env_remove("MAKEFLAGS")
+        .output()
+        .unwrap()
+}
+
+#[test]
+fn make_requires_prebuilt_files_and_compiles_nothing() {
+    let makefile = fs::read_to_string(repository_root().join("Makefile")).unwrap();
+    let cache = tempfile::tempdir().unwrap();
+    let programs = words_of_line(&makefile, "E2E_PROGRAMS := ", "#").into_iter();
+    let programs = programs.map(|name| cache.path().join("target/debug").join(name));
+    let plugins = words_of_line(&makefile, "RELEASE_PLUGINS := ", "#").into_iter();
+    let plugins = plugins.map(|name| cache.path().join("plugins").join(format!("{name}.wasm")));
+    let files: Vec<PathBuf> = programs.chain(plugins).collect();
+    for file in &files {
+        fs::create_dir_all(file.parent().unwrap()).unwrap();
+        fs::write(file, "").unwrap();
+    }
+    let output = make_prebuilt(cache.path());
+    assert!(output.status.success(), "{output:?}");
+    for file in &files {
+        fs::remove_file(file).unwrap();
+        let output = make_prebuilt(cache.path());
+        let errors = String::from_utf8(output.stderr).unwrap();
+        let expected = format!("there is no {};", file.display());
+        assert!(!output.status.success() && errors.contains(&expected), "{errors}");
+        fs::write(file, "").unwrap();
+    }
 }
