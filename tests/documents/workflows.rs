@@ -22,7 +22,7 @@ fn workflows() -> Vec<(String, String)> {
 
 #[test]
 fn actions_are_pinned_and_make_targets_exist() {
-    let makefile = fs::read_to_string(repository_root().join("Makefile")).unwrap();
+    let makefile = read("Makefile");
     let is_target = |word: &str| makefile.lines().any(|line| line.starts_with(&format!("{word}:")));
     let (mut actions, mut targets) = (0, 0);
     for (name, text) in workflows() {
@@ -83,7 +83,7 @@ fn tools_are_pinned_by_version() {
 
 #[test]
 fn contributors_find_all_workflows_in_a_table() {
-    let page = fs::read_to_string(repository_root().join("CONTRIBUTING.md")).unwrap();
+    let page = read("CONTRIBUTING.md");
     let listed = page
         .lines()
         .filter_map(|line| line.strip_prefix("| `")?.split_once(".yml` |"));
@@ -102,22 +102,39 @@ fn words_of_line<'a>(text: &'a str, prefix: &str, end: &str) -> Vec<&'a str> {
     words.split_whitespace().collect()
 }
 
+fn read(path: &str) -> String {
+    fs::read_to_string(repository_root().join(path)).unwrap()
+}
+
+/// What `.ci/run` makes for a part.
+fn targets_of_part<'a>(run: &'a str, part: &str) -> Vec<&'a str> {
+    words_of_line(run, &format!("{part}) targets=("), ")")
+}
+
+/// What all parts of a job make.
+fn targets_of_job<'a>(workflow: &Value, run: &'a str, job: &str) -> Vec<&'a str> {
+    let matrix = &workflow["jobs"][job]["strategy"]["matrix"];
+    let listed = matrix["part"].as_array().into_iter().flatten();
+    let included = matrix["include"].as_array().into_iter().flatten();
+    let parts: Vec<&Value> = listed.chain(included.map(|entry| &entry["part"])).collect();
+    assert!(!parts.is_empty(), "the job {job} has no parts");
+    let parts = parts.into_iter().map(|part| part.as_str().unwrap());
+    parts.flat_map(|part| targets_of_part(run, part)).collect()
+}
+
 #[test]
 fn jobs_of_ci_run_all_targets_of_a_full_run() {
-    let read = |path: &str| fs::read_to_string(repository_root().join(path)).unwrap();
     let (ci, run, makefile) = (read(".github/workflows/ci.yml"), read(".ci/run"), read("Makefile"));
     let workflow: Value = serde_saphyr::from_str(&ci).unwrap();
-    let targets_of = |part: &str| words_of_line(&run, &format!("{part}) targets=("), ")");
-    let targets_of_job = |job: &str| -> Vec<&str> {
-        let parts = workflow["jobs"][job]["strategy"]["matrix"]["part"].as_array().unwrap();
-        let parts = parts.iter().map(|part| part.as_str().unwrap());
-        parts.flat_map(targets_of).collect()
-    };
-    assert_eq!(targets_of_job("fast"), targets_of("fast"));
-    let in_parts = targets_of_job("full");
+    assert_eq!(targets_of_job(&workflow, &run, "fast"), targets_of_part(&run, "fast"));
+    let jobs = ["without-cluster", "e2e", "upgrade"];
+    let in_parts: Vec<&str> = jobs
+        .into_iter()
+        .flat_map(|job| targets_of_job(&workflow, &run, job))
+        .collect();
 
     // `test-e2e` runs all packages of tests/e2e; its parts share them out by NODE_PACKAGES and UPGRADE_TEST.
-    let mut of_full = targets_of("full");
+    let mut of_full = targets_of_part(&run, "full");
     assert_eq!(of_full.pop(), Some("test"));
     of_full.extend(words_of_line(&makefile, "test: ", "##"));
     assert_eq!(of_full.pop(), Some("test-e2e"));
@@ -148,6 +165,49 @@ fn jobs_of_ci_run_all_targets_of_a_full_run() {
     );
 }
 
+/// The targets that make makes before this one.
+fn prerequisites<'a>(makefile: &'a str, target: &str) -> Vec<&'a str> {
+    let prefix = format!("{target}: ");
+    let mut rules = makefile.lines().filter_map(|line| line.strip_prefix(&prefix));
+    let rule = rules.find(|rule| !rule.starts_with("export ")).unwrap();
+    let words = rule.split("##").next().unwrap_or_default();
+    words.split_whitespace().collect()
+}
+
+#[test]
+fn jobs_with_a_cluster_need_jobs_that_build_what_they_run() {
+    let (ci, run, makefile) = (read(".github/workflows/ci.yml"), read(".ci/run"), read("Makefile"));
+    let workflow: Value = serde_saphyr::from_str(&ci).unwrap();
+    for job in ["e2e", "upgrade"] {
+        assert_eq!(workflow["jobs"][job]["env"]["PREBUILT"], 1, "{job}");
+        let needed = workflow["jobs"][job]["needs"].as_array().unwrap().iter();
+        let needed = needed.map(|needed| needed.as_str().unwrap());
+        let built: Vec<&str> = needed
+            .flat_map(|needed| targets_of_job(&workflow, &run, needed))
+            .collect();
+        for target in targets_of_job(&workflow, &run, job) {
+            let prerequisites = prerequisites(&makefile, target);
+            assert!(prerequisites.contains(&"build"), "{target} needs {prerequisites:?}");
+            // `cluster` builds what `cluster-without-node` does, and more.
+            let mut prerequisites = prerequisites.iter().map(|name| name.trim_end_matches("-without-node"));
+            assert!(
+                prerequisites.all(|name| built.contains(&name)),
+                "{job} makes {target}, and jobs that it needs make {built:?}"
+            );
+        }
+    }
+    assert!(ci.contains("sudo --preserve-env=PATH,HOME,PREBUILT .ci/run "));
+
+    // Folders are below CTRLMESH_CACHE, as the Makefile and binaries.go say.
+    let entries = ["build", "earlier"].map(|job| &workflow["jobs"][job]["strategy"]["matrix"]["include"]);
+    let entries = entries.into_iter().flat_map(|entries| entries.as_array().unwrap());
+    let files = entries.flat_map(|entry| entry["files"].as_str().unwrap().split_whitespace());
+    let programs = words_of_line(&makefile, "E2E_PROGRAMS := ", "#").into_iter();
+    let programs = programs.map(|name| format!("target/debug/{name}"));
+    let folders = ["plugins", "e2e", "earlier"].map(str::to_owned);
+    assert_eq!(files.collect::<Vec<_>>(), programs.chain(folders).collect::<Vec<_>>());
+}
+
 /// Runs the targets `build` and `plugins` in a cache that should have all they make.
 fn make_prebuilt(cache: &Path) -> Output {
     Command::new("make")
@@ -165,7 +225,7 @@ fn make_prebuilt(cache: &Path) -> Output {
 
 #[test]
 fn make_requires_prebuilt_files_and_compiles_nothing() {
-    let makefile = fs::read_to_string(repository_root().join("Makefile")).unwrap();
+    let makefile = read("Makefile");
     let cache = tempfile::tempdir().unwrap();
     let programs = words_of_line(&makefile, "E2E_PROGRAMS := ", "#").into_iter();
     let programs = programs.map(|name| cache.path().join("target/debug").join(name));
