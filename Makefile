@@ -23,8 +23,8 @@ RELEASE_DIR ?= $(CTRLMESH_CACHE)/release/$(VERSION)
 RELEASE_ARCHS ?= amd64 arm64
 RELEASE_REGISTRY ?=
 RELEASE_PLUGINS := circuit-breaker fault-inject rate-limit shard-selector trim-objects
-# `PREBUILT=1` is for jobs of CI that get what the targets `build` and `plugins` make from other jobs (docs/adr/0060). Neither compiles
-# anything then, and both fail if a file is missing. Tests in tests/e2e run E2E_PROGRAMS.
+# `PREBUILT=1` is for jobs of CI that get from other jobs what the prerequisites of tests/e2e make (docs/adr/0060). These compile nothing
+# then; `build` and `plugins` fail if a file is missing. Tests in tests/e2e run E2E_PROGRAMS.
 PREBUILT ?=
 E2E_PROGRAMS := ctrlmesh ctrlmesh-manager ctrlmesh-proxy kube-rs-operator
 REQUIRE_FILES = @for file in $(1); do test -f $$file || \
@@ -224,17 +224,20 @@ plugins: setup ## Writes every plugin and test guest as .wasm files
 	cargo run --locked -p ctrlmesh-plugins-builtin --features guests --bin write-plugins -- $(PLUGINS)
 endif
 
-.PHONY: cluster
+.PHONY: cluster cluster-without-node earlier
+ifdef PREBUILT
+# The tests name programs that are missing, and say how to build them.
+cluster cluster-without-node earlier: ;
+else
 cluster: ## Builds kube-apiserver, etcd, kubectl, Helm, cert-manager and an OCI registry from Go modules, once; for root on Linux a node's programs, too
 	cd tests/e2e && go run ./cmd/build
 
-.PHONY: cluster-without-node
 cluster-without-node:
 	cd tests/e2e && go run ./cmd/build -node=false
 
-.PHONY: earlier
 earlier: build ## Builds ctrlmesh of the commit from which tests upgrade, once; needs a clone with history (docs/adr/0042)
 	cd tests/e2e && go run ./cmd/earlier -target=$(CARGO_TARGET_DIR)
+endif
 
 ##@ Generate
 

@@ -123,6 +123,23 @@ fn targets_of_job<'a>(workflow: &Value, run: &'a str, job: &str) -> Vec<&'a str>
 }
 
 #[test]
+fn required_check_of_ci_waits_for_all_other_jobs() {
+    let ci = read(".github/workflows/ci.yml");
+    let workflow: Value = serde_saphyr::from_str(&ci).unwrap();
+    let jobs = workflow["jobs"].as_object().unwrap();
+    let mut others: Vec<&str> = jobs.keys().map(String::as_str).filter(|job| *job != "ci").collect();
+    let needed = jobs["ci"]["needs"].as_array().unwrap().iter();
+    let mut needed: Vec<&str> = needed.map(|needed| needed.as_str().unwrap()).collect();
+    others.sort_unstable();
+    needed.sort_unstable();
+    assert_eq!(needed, others);
+    for job in others {
+        let result = format!("needs.{job}.result");
+        assert!(ci.contains(&result), "{result} is not read");
+    }
+}
+
+#[test]
 fn jobs_of_ci_run_all_targets_of_a_full_run() {
     let (ci, run, makefile) = (read(".github/workflows/ci.yml"), read(".ci/run"), read("Makefile"));
     let workflow: Value = serde_saphyr::from_str(&ci).unwrap();
@@ -165,7 +182,7 @@ fn jobs_of_ci_run_all_targets_of_a_full_run() {
     );
 }
 
-/// The targets that make makes before this one.
+/// The targets that make makes before this one, without `PREBUILT`.
 fn prerequisites<'a>(makefile: &'a str, target: &str) -> Vec<&'a str> {
     let prefix = format!("{target}: ");
     let mut rules = makefile.lines().filter_map(|line| line.strip_prefix(&prefix));
