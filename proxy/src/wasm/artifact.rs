@@ -4,9 +4,11 @@
 //! compiler (`compile.rs`) and our cache (`cache.rs`, after it has checked the seal) create, or a [`MappedArtifact`], which only
 //! `precompiled.rs` creates, after it has checked who can change the file.
 
+use std::io;
 use std::path::{Path, PathBuf};
 
-use tracing::debug;
+use rustix::io::Errno;
+use tracing::warn;
 use wasmtime::component::Component;
 
 use super::sealed_file::SealedFile;
@@ -38,21 +40,39 @@ impl Artifact {
         self.0.size()
     }
 
-    /// Loads the component. Code is mapped, and copied only where that is impossible. wasmtime keeps the file open as long as the component
+    /// Loads the component. Code is mapped, and copied only where that is denied. wasmtime keeps the file open as long as the component
     /// exists.
     ///
     /// # Errors
-    /// The artifact was made for another version or configuration of the engine.
+    /// The artifact was made for another version or configuration of the engine, or there is no memory for it.
     pub(crate) fn load(&self, engine: &wasmtime::Engine) -> wasmtime::Result<Component> {
-        if let Some(path) = self.0.path() {
-            match deserialize_component(engine, Code::File(&path)) {
-                Ok(component) => return Ok(component),
-                // A security policy may forbid to run code of such a file. If the code itself is refused, its copy will be, too.
-                Err(error) => debug!(%error, "failed to map a compiled artifact; copying it"),
+        self.load_from(engine, self.0.path().as_deref())
+    }
+
+    /// `path` is that of the artifact's own file; only tests name one that cannot be opened.
+    fn load_from(&self, engine: &wasmtime::Engine, path: Option<&Path>) -> wasmtime::Result<Component> {
+        if let Some(path) = path {
+            match deserialize_component(engine, Code::File(path)) {
+                // A security policy may forbid to run code of such a file.
+                Err(error) if is_denied(&error) => {
+                    warn!(
+                        error = format!("{error:#}"),
+                        "failed to map a compiled artifact; copying it"
+                    );
+                }
+                loaded => return loaded,
             }
         }
         deserialize_component(engine, Code::Memory(&self.0.bytes()?))
     }
+}
+
+/// Whether the kernel denied to open the file, to map it, or to run its code.
+fn is_denied(error: &wasmtime::Error) -> bool {
+    // wasmtime opens the file with std, and maps and protects it with rustix.
+    let opening = error.downcast_ref::<io::Error>().and_then(Errno::from_io_error);
+    let errno = opening.or_else(|| error.downcast_ref::<Errno>().copied());
+    errno.is_some_and(|errno| [Errno::ACCESS, Errno::PERM, Errno::NOENT].contains(&errno))
 }
 
 /// Machine code of a component in a file that nobody can change but those who can change the sidecar's program too.
@@ -98,8 +118,10 @@ fn deserialize_component(engine: &wasmtime::Engine, code: Code<'_>) -> wasmtime:
     // long as it is mapped. Both hold. An `Artifact` is what our own compiler has just returned, or was read from the cache and carried a
     // valid HMAC under a key that only this user can read. It is a `SealedFile`, which the kernel lets nobody write to, resize or unseal,
     // and the HMAC was computed after it was sealed; its path was compared with the open file just before. Where it can't be mapped, we
-    // load a copy on our heap. The checksum of a `MappedArtifact` shows that `precompile` wrote it, and only root can change it; root in
-    // the image, or on the node, can replace this program as well. Version and settings are checked by wasmtime itself.
+    // load a copy on our heap. What was just compiled is not checked after sealing, so a process of the same user that may open files in
+    // `/proc/<pid>/fd` could change it before. We assume that there is none: injected sidecars have a user of their own, and such a process
+    // could read the cache's key, too. The checksum of a `MappedArtifact` shows that `precompile` wrote it, and only root can change it;
+    // root in the image, or on the node, can replace this program as well. Version and settings are checked by wasmtime itself.
     unsafe {
         match code {
             Code::Memory(bytes) => Component::deserialize(engine, bytes),

@@ -105,15 +105,18 @@ pub(crate) fn compile_in_child(
             "the artifact is larger than {MAX_ARTIFACT_BYTES} bytes"
         ))),
         (_, _, Some(share)) if is_out_of_memory => Err(Failure::allowed_memory(share)),
-        (Err(error), ..) => Err(Failure::Refused(unkept_artifact(&error))),
+        (Err(error), ..) => Err(Failure::Refused(unkept_artifact(&error, &said.message))),
         (Ok(Some(artifact)), Some(status), _) if status.success() && artifact.size() > 0 => Ok(artifact),
         (Ok(Some(_)), Some(status), _) => Err(Failure::Refused(exit_message(status, &said.message))),
     }
 }
 
-/// The error of a memory file, for users.
-pub(crate) fn unkept_artifact(error: &io::Error) -> String {
-    format!("the artifact can't be held in memory: {error}")
+/// The error of a memory file, for users, with what the compiler wrote to stderr.
+pub(crate) fn unkept_artifact(error: &io::Error, message: &str) -> String {
+    match message {
+        "" => format!("the artifact can't be held in memory: {error}"),
+        message => format!("the artifact can't be held in memory: {error}; the compiler says: {message}"),
+    }
 }
 
 fn start_child(program: &Path, share: Option<&CompilerShare>) -> io::Result<Child> {
@@ -283,4 +286,18 @@ fn limit_self(memory_bytes: Option<u64>) -> io::Result<()> {
     Resource::AS.set(MAX_CHILD_ADDRESS_SPACE, MAX_CHILD_ADDRESS_SPACE)?;
     Resource::CPU.set(MAX_CHILD_CPU_SECONDS, MAX_CHILD_CPU_SECONDS)?;
     Resource::FSIZE.set(0, 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn error_of_memory_file_is_followed_by_what_the_compiler_says() {
+        let error = io::Error::other("it is full");
+        let alone = "the artifact can't be held in memory: it is full";
+        assert_eq!(unkept_artifact(&error, ""), alone);
+        let expected = format!("{alone}; the compiler says: stdout: broken pipe");
+        assert_eq!(unkept_artifact(&error, "stdout: broken pipe"), expected);
+    }
 }

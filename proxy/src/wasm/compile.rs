@@ -180,7 +180,7 @@ impl Compiler {
                 let bytes = engine::compiling_engine(Processor::Native)?
                     .precompile_component(wasm)
                     .map_err(|error| refused(format!("{error:#}")))?;
-                SealedFile::copy_of(&bytes).map_err(|error| refused(child::unkept_artifact(&error)))?
+                SealedFile::copy_of(&bytes).map_err(|error| refused(child::unkept_artifact(&error, "")))?
             }
             CompileMode::Child { program } => {
                 let share = engine.memory().compiler_share();
@@ -207,10 +207,11 @@ impl Compiler {
     }
 }
 
-/// Reserves memory for an artifact of this size, and for the copy that exists while it is loaded, if it can't be mapped.
+/// Reserves memory for an artifact of this size, and for the two copies that exist while it is loaded, if it can't be mapped: ours and
+/// wasmtime's.
 fn code_charge(engine: &Engine, artifact_bytes: usize, digest: &str) -> Result<Charge, Error> {
     let mut charge = engine.memory().account();
-    let taken = charge.take(artifact_bytes.saturating_mul(2));
+    let taken = charge.take(artifact_bytes.saturating_mul(3));
     taken.map_err(|over| Error::CodeMemory {
         digest: digest.to_owned(),
         over,

@@ -2,7 +2,8 @@
 //!
 //! The allocator would keep the memory of a dropped `Vec`, and wasmtime would copy its bytes. A memory file is mapped, and its memory is
 //! returned when nobody has it open or mapped. The seals here are the kernel's (`F_SEAL_WRITE` in fcntl(2)), not those of the cache. Where
-//! the kernel has no memory files, the bytes are on the heap. Why: docs/adr/0058-sealed-memory-files.md.
+//! the kernel does not know memory files (ENOSYS), the bytes are on the heap. They are there too if the kernel denies memory files, but
+//! then wasmtime cannot make its own for linear memories, and plugins do not start. Why: docs/adr/0058-sealed-memory-files.md.
 
 use std::borrow::Cow;
 use std::fs::{self, File};
@@ -13,6 +14,7 @@ use std::path::PathBuf;
 
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::io::Errno;
+use tracing::warn;
 
 /// Size of the steps in which artifacts are read, so that they are never on the heap as a whole.
 const STEP_BYTES: usize = 64 << 10;
@@ -31,7 +33,13 @@ pub(crate) struct MemoryFile(Store);
 impl MemoryFile {
     /// An empty file; on the heap if the kernel gives none.
     pub(crate) fn create() -> Self {
-        create_in_kernel().map_or_else(|_| Self::on_heap(), |file| Self(Store::File(file)))
+        match create_in_kernel() {
+            Ok(file) => Self(Store::File(file)),
+            Err(error) => {
+                warn!(%error, "failed to create a memory file; holding the artifact on the heap");
+                Self::on_heap()
+            }
+        }
     }
 
     /// An empty file on the heap.
@@ -90,7 +98,8 @@ impl SealedFile {
         self.size
     }
 
-    /// A path by which this process can open the file as long as `self` exists. `None`: the bytes are on the heap, or `/proc` is not mounted.
+    /// A path by which this process can open the file as long as `self` exists. `None`: the bytes are on the heap, or `/proc` does not
+    /// lead to the file.
     pub(crate) fn path(&self) -> Option<PathBuf> {
         let Store::File(file) = &self.store else {
             return None;
@@ -114,7 +123,8 @@ impl SealedFile {
         if let Store::Heap(heap) = &self.store {
             return Ok(Cow::Borrowed(heap.as_slice()));
         }
-        let mut bytes = Vec::with_capacity(self.size);
+        let mut bytes = Vec::new();
+        bytes.try_reserve_exact(self.size)?;
         self.visit(|step| {
             bytes.extend_from_slice(step);
             Ok(())
@@ -192,6 +202,14 @@ mod tests {
         }
         let copy = SealedFile::copy_of(&bytes).expect("sealed");
         assert!(*copy.bytes().expect("readable") == bytes[..]);
+    }
+
+    #[test]
+    fn bytes_that_do_not_fit_into_memory_are_an_error() {
+        let mut file = SealedFile::copy_of(b"code").expect("sealed");
+        file.size = usize::MAX;
+        let error = file.bytes().expect_err("too many");
+        assert_eq!(error.kind(), io::ErrorKind::OutOfMemory);
     }
 
     #[test]

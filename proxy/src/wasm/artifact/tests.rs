@@ -85,13 +85,38 @@ fn artifact_that_is_not_loaded_leaves_no_file_open() {
 }
 
 #[test]
-fn plugin_works_without_memory_files() {
+fn plugin_works_with_artifact_on_heap() {
     let artifact = compiled_guest(MemoryFile::on_heap());
     assert_eq!(artifact.code().path(), None);
     let engine = Engine::new().expect("an engine");
     let component = artifact.load(engine.wasmtime()).expect("a component");
     drop(artifact);
     assert_plugin_works(&engine, &component);
+}
+
+#[test]
+fn artifact_that_can_not_be_opened_is_copied() {
+    let artifact = compiled_guest(MemoryFile::create());
+    let inode = inode(&artifact);
+    let engine = Engine::new().expect("an engine");
+    let component = artifact
+        .load_from(engine.wasmtime(), Some(Path::new("/nonexistent/artifact")))
+        .expect("a component");
+    drop(artifact);
+    assert!(open_files(inode) == 0 && !is_mapped_to_run(inode));
+    assert_plugin_works(&engine, &component);
+}
+
+#[test]
+fn only_denied_mappings_lead_to_copies() {
+    let opening = |errno: Errno| wasmtime::Error::from(io::Error::from(errno)).context("failed to open file");
+    let mapping = |errno: Errno| wasmtime::Error::from(errno).context("mmap failed");
+    for errno in [Errno::ACCESS, Errno::PERM, Errno::NOENT] {
+        assert!(is_denied(&opening(errno)) && is_denied(&mapping(errno)), "{errno}");
+    }
+    assert!(!is_denied(&opening(Errno::MFILE)));
+    assert!(!is_denied(&mapping(Errno::NOMEM)));
+    assert!(!is_denied(&wasmtime::Error::msg("incompatible object file format")));
 }
 
 #[test]
@@ -103,5 +128,11 @@ fn code_that_does_not_load_is_refused_with_the_same_reason_from_both() {
         let refused = artifact.load(engine.wasmtime()).map(|_| ()).expect_err("refused");
         format!("{refused:#}")
     };
-    assert_eq!(reason(MemoryFile::create()), reason(MemoryFile::on_heap()));
+    let (mapped, copied) = (reason(MemoryFile::create()), reason(MemoryFile::on_heap()));
+    // It is not tried again with a copy, whose error would not name the file.
+    assert!(
+        mapped.starts_with("failed to load code for: /proc/self/fd/"),
+        "{mapped}"
+    );
+    assert!(mapped.ends_with(&format!(": {copied}")), "{mapped}; {copied}");
 }
