@@ -39,10 +39,10 @@ const (
 	// chaosSyncDelay is the time by which every other pod gets its chain late. A manager that does not wait for the pods
 	// which lose objects gives them to others meanwhile.
 	chaosSyncDelay = time.Second
-	// teardownTimeout covers the 15 s in which nobody acts before the rules are removed, and the two minutes for which
-	// a sidecar waits for a client that must list again (docs/adr/0035): an operator that was killed does not list any
-	// more.
-	teardownTimeout = 4 * time.Minute
+	// giveUpTimeout covers the two minutes for which a sidecar waits for a client that must list again (docs/adr/0035),
+	// because an operator that was killed lists only when it leads again, and the 15 s in which nobody acts before rules
+	// are removed.
+	giveUpTimeout = 4 * time.Minute
 )
 
 // chaos is one round: operators in pods of several shards, and random events drawn from a seed.
@@ -245,7 +245,7 @@ func (c *chaos) bucketsOf(shard string) []string {
 func (c *chaos) waitEnforced(t *testing.T, source shardSource) {
 	t.Helper()
 	for _, shard := range source.shardNames() {
-		c.waitCondition(t, "ShardingConfig", c.pods.namespace, shard, "Enforced", meta.ConditionTrue)
+		c.waitConditionWithin(t, giveUpTimeout, "ShardingConfig", c.pods.namespace, shard, "Enforced", meta.ConditionTrue)
 	}
 }
 
@@ -318,7 +318,7 @@ func (c *chaos) tearDownShards(t *testing.T, source shardSource) {
 	c.replaceDead(t)
 	t.Logf("removing the last shards; %s died", victim)
 	successor, made := "", map[string]bool{}
-	eventuallyWithin(t, teardownTimeout, "the last shards are gone", func() error {
+	eventuallyWithin(t, giveUpTimeout, "the last shards are gone", func() error {
 		left := c.shardNamesIn(t, c.pods.namespace)
 		for _, shard := range left {
 			if c.isSuccessor(t, shard) {

@@ -27,7 +27,7 @@ func (l *liveOperators) deleteShard(t *testing.T, name string) {
 // waitReleased waits until a deleted ShardingConfig is gone.
 func (m *mesh) waitReleased(t *testing.T, namespace, name string) {
 	t.Helper()
-	eventually(t, "ShardingConfig "+name+" is gone", func() error {
+	eventuallyWithin(t, handOverTimeout, "ShardingConfig "+name+" is gone", func() error {
 		found, _, err := m.readStatus(t.Context(), "ShardingConfig", namespace, name)
 		switch {
 		case kerrors.IsNotFound(err):
