@@ -192,9 +192,11 @@ func testNames(t *testing.T, n *Node) {
 		"web-1.pods":                           second,
 		"kubernetes.default.svc.cluster.local": "10.96.0.1",
 	} {
-		if got := runInPod(t, n, "lookup", name); got != want {
-			t.Errorf("%s is %q, not %q", name, got, want)
-		}
+		// A name is known after the EndpointSlice has the pod, which is after the pod is ready.
+		waitForCondition(t, time.Minute, name+" is "+want, func() bool {
+			got, err := n.Exec(t.Context(), testNamespace, "web-0", "main", "/workload", "lookup", name)
+			return err == nil && strings.TrimSpace(got) == want
+		})
 	}
 	for _, name := range []string{"nowhere", "web-2.pods", "example.com"} {
 		output, err := n.Exec(t.Context(), testNamespace, "web-0", "main", "/workload", "lookup", name)
