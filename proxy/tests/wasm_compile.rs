@@ -13,9 +13,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ctrlmesh_plugins_builtin::guests;
-use ctrlmesh_proxy::wasm::{
-    CompileMode, Compiler, Engine, EntryConfig, Error, Instance, InstanceInfo, Plugin, StateStore,
-};
+use ctrlmesh_proxy::harness::Harness;
+use ctrlmesh_proxy::wasm::{CompileMode, Compiler, Engine, Error, Plugin};
 
 fn guest_bytes() -> &'static [u8] {
     guests::get("std_plain").expect("the guest exists")
@@ -52,17 +51,7 @@ fn compile_error(mode: CompileMode, wasm: &[u8]) -> String {
 }
 
 fn assert_plugin_works(engine: &Arc<Engine>, plugin: &Arc<Plugin>) {
-    let entry = Arc::new(EntryConfig {
-        name: "e".into(),
-        settings_json: "{}".into(),
-        timeout: Duration::from_secs(1),
-        memory_bytes: 16 << 20,
-        info: InstanceInfo::default(),
-    });
-    let state = StateStore::new().entry("e");
-    Instance::start(engine, plugin, &entry, &state)
-        .map(|_| ())
-        .expect("an instance");
+    Harness::of_plugin(Arc::clone(engine), Arc::clone(plugin), "{}").expect("an instance");
 }
 
 #[test]

@@ -81,6 +81,24 @@ impl Harness {
     ) -> Result<Self, HarnessError> {
         let engine = shared_engine()?;
         let plugin = load_plugin(&engine, wasm)?;
+        Ok(Self::start(engine, plugin, settings_json, timeout, memory_bytes)?)
+    }
+
+    /// Configures a plugin that this engine has loaded, with these settings (JSON).
+    ///
+    /// # Errors
+    /// A sidecar would refuse the settings.
+    pub fn of_plugin(engine: Arc<Engine>, plugin: Arc<Plugin>, settings_json: &str) -> Result<Self, Fault> {
+        Self::start(engine, plugin, settings_json, TIMEOUT, MEMORY_BYTES)
+    }
+
+    fn start(
+        engine: Arc<Engine>,
+        plugin: Arc<Plugin>,
+        settings_json: &str,
+        timeout: Duration,
+        memory_bytes: usize,
+    ) -> Result<Self, Fault> {
         let entry = Arc::new(EntryConfig {
             name: "harness".into(),
             settings_json: settings_json.to_owned(),

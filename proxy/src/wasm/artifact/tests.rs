@@ -1,14 +1,14 @@
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
-use std::time::Duration;
 
 use ctrlmesh_plugins_builtin::guests;
 
 use super::*;
 use crate::wasm::engine::{Processor, compiling_engine};
+use crate::wasm::harness::Harness;
 use crate::wasm::sealed_file::MemoryFile;
-use crate::wasm::{Engine, EntryConfig, Instance, InstanceInfo, Plugin, StateStore};
+use crate::wasm::{Engine, Plugin};
 
 fn compiled_guest(mut file: MemoryFile) -> Artifact {
     let wasm = guests::get("std_plain").expect("the guest exists");
@@ -21,17 +21,7 @@ fn compiled_guest(mut file: MemoryFile) -> Artifact {
 fn assert_plugin_works(engine: &Arc<Engine>, component: &Component) {
     let charge = engine.memory().account();
     let plugin = Plugin::new(engine.wasmtime(), component, charge, "sha256:a".into()).expect("a plugin");
-    let entry = Arc::new(EntryConfig {
-        name: "e".into(),
-        settings_json: "{}".into(),
-        timeout: Duration::from_secs(1),
-        memory_bytes: 16 << 20,
-        info: InstanceInfo::default(),
-    });
-    let state = StateStore::new().entry("e");
-    Instance::start(engine, &Arc::new(plugin), &entry, &state)
-        .map(|_| ())
-        .expect("an instance");
+    Harness::of_plugin(Arc::clone(engine), Arc::new(plugin), "{}").expect("an instance");
 }
 
 /// The inode of the file that holds the artifact.
