@@ -65,8 +65,7 @@ impl Process {
         Ok(anonymous + self.memory_files()?)
     }
 
-    /// Size of the memory files that the process has open, bytes. The kernel counts all of it as memory of the container, also pages that
-    /// are not mapped.
+    /// Size of the memory files that the process has open, bytes. All of it counts as memory of the container, mapped or not.
     fn memory_files(&self) -> anyhow::Result<u64> {
         let files = std::fs::read_dir(format!("/proc/{}/fd", self.child.id()))?.flatten();
         let memory_files = files.filter(|file| {

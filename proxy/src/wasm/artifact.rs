@@ -40,8 +40,7 @@ impl Artifact {
         self.0.size()
     }
 
-    /// Loads the component. Code is mapped, and copied only where that is denied. wasmtime keeps the file open as long as the component
-    /// exists.
+    /// Loads the component. Code is mapped, and copied only where that is denied. The component keeps the file open.
     ///
     /// # Errors
     /// The artifact was made for another version or configuration of the engine, or there is no memory for it.

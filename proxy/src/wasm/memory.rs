@@ -187,8 +187,7 @@ impl CompilerShare {
         self.bytes / 4 * 3
     }
 
-    /// Limit of the artifact. This process holds it, and where there are no memory files, in a growing buffer that may take up to twice as
-    /// much.
+    /// Limit of the artifact. This process holds it; without memory files, in a growing buffer of up to twice its size.
     pub(crate) const fn artifact_bytes(&self) -> usize {
         self.bytes / 8
     }

@@ -47,7 +47,6 @@ impl MemoryFile {
         Self(Store::Heap(Vec::new()))
     }
 
-    /// Appends bytes.
     pub(crate) fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
         match &mut self.0 {
             Store::File(file) => file.write_all(bytes),
@@ -93,7 +92,7 @@ impl SealedFile {
         file.seal()
     }
 
-    /// Size in bytes.
+    /// Length of the contents in bytes.
     pub(crate) const fn size(&self) -> usize {
         self.size
     }
