@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use anyhow::{Context, bail, ensure};
 use bytes::Bytes;
-use http::header::{ACCEPT, CONTENT_TYPE, USER_AGENT};
+use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, USER_AGENT};
 use http::{HeaderValue, Method, Request};
 use http_body_util::{BodyExt, Full};
 use hyper::client::conn::http2;
@@ -107,8 +107,11 @@ fn http1_request(work: &Work, target: &str) -> String {
     let content = work.content_type.map_or_else(String::new, |kind| {
         format!("content-type: {kind}\r\ncontent-length: {}\r\n", body.len())
     });
+    let token = work
+        .authorization()
+        .map_or_else(String::new, |value| format!("authorization: {value}\r\n"));
     format!(
-        "{method} {target} HTTP/1.1\r\nhost: bench\r\naccept: application/json\r\nuser-agent: bench\r\n{content}\r\n{body}"
+        "{method} {target} HTTP/1.1\r\nhost: bench\r\naccept: application/json\r\nuser-agent: bench\r\n{token}{content}\r\n{body}"
     )
 }
 
@@ -171,6 +174,9 @@ fn http2_request(work: &Work) -> anyhow::Result<Request<()>> {
     let headers = request.headers_mut();
     headers.insert(ACCEPT, HeaderValue::from_static("application/json"));
     headers.insert(USER_AGENT, HeaderValue::from_static("bench"));
+    if let Some(value) = work.authorization() {
+        headers.insert(AUTHORIZATION, HeaderValue::try_from(value)?);
+    }
     if let Some(kind) = work.content_type {
         headers.insert(CONTENT_TYPE, HeaderValue::from_static(kind));
     }
@@ -190,7 +196,7 @@ impl<F: Future<Output = ()> + 'static> hyper::rt::Executor<F> for LocalExecutor 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::work::{CREATE, GET, LIST};
+    use crate::work::{CREATE, GET, LIST, LIST_WITH_TOKEN};
 
     #[test]
     fn request_with_body_has_its_length() {
@@ -210,6 +216,18 @@ mod tests {
         let request = http2_request(&LIST).unwrap();
         let target = request.uri().path_and_query().unwrap();
         assert!(http1_request(&LIST, LIST.target).starts_with(&format!("{} {target} HTTP/1.1\r\n", request.method())));
+    }
+
+    #[test]
+    fn both_versions_send_the_token_of_the_work_and_no_other() {
+        let value = LIST_WITH_TOKEN.authorization().unwrap();
+        assert_eq!(value.len(), "Bearer ".len() + 1_000);
+        let sent = http1_request(&LIST_WITH_TOKEN, LIST_WITH_TOKEN.target);
+        assert!(sent.contains(&format!("\r\nauthorization: {value}\r\n")), "{sent}");
+        let request = http2_request(&LIST_WITH_TOKEN).unwrap();
+        assert_eq!(request.headers()[AUTHORIZATION], value);
+        assert!(!http1_request(&LIST, LIST.target).contains("authorization"));
+        assert!(!http2_request(&LIST).unwrap().headers().contains_key(AUTHORIZATION));
     }
 
     #[test]

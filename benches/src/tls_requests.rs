@@ -5,7 +5,7 @@ use crate::chain::Chain;
 use crate::contestants::envoy::ENVOY_WASM;
 use crate::contestants::{NGINX, NO_ENTRY};
 use crate::cost::{CostBudget, CostTable};
-use crate::work::{HttpVersion, LIST};
+use crate::work::{HttpVersion, LIST, LIST_WITH_TOKEN, Work};
 
 const ALL_FOUR: &str = "ctrlmesh, all four";
 
@@ -40,25 +40,22 @@ pub(crate) const MANY_CONNECTIONS: [CostBudget; 3] = [
     },
 ];
 
-/// With `--all` also over HTTP/2.
+/// With `--all` also over HTTP/2, and with the token of a service account.
 pub(crate) async fn measure_tls_requests(env: &BenchEnv) -> anyhow::Result<()> {
     let mut contestants = env.start_others(&env.tls)?;
     for (name, chain) in [(NO_ENTRY, Chain::Empty), (ALL_FOUR, Chain::Full)] {
         let sidecar = env.start_sidecar(&env.tls, chain).await?;
         contestants.push(sidecar.into_contestant(name));
     }
-    let versions: &[HttpVersion] = if env.scale.all {
-        &[HttpVersion::Http1, HttpVersion::Http2]
-    } else {
-        &[HttpVersion::Http1]
-    };
-    for &version in versions {
+    let budgeted = [(LIST, HttpVersion::Http1)];
+    let all = [
+        (LIST, HttpVersion::Http1),
+        (LIST, HttpVersion::Http2),
+        (LIST_WITH_TOKEN, HttpVersion::Http1),
+    ];
+    let requests: &[(Work, HttpVersion)] = if env.scale.all { &all } else { &budgeted };
+    for &(work, version) in requests {
         for clients in [1, 16, 64] {
-            let budgets: &[CostBudget] = match (version, clients) {
-                (HttpVersion::Http2, _) => &[],
-                (HttpVersion::Http1, 1) => &ONE_CONNECTION,
-                (HttpVersion::Http1, _) => &MANY_CONNECTIONS,
-            };
             let unit = match version {
                 HttpVersion::Http1 => "connections",
                 HttpVersion::Http2 => "streams",
@@ -66,18 +63,26 @@ pub(crate) async fn measure_tls_requests(env: &BenchEnv) -> anyhow::Result<()> {
             let table = CostTable {
                 title: format!(
                     "Requests: {}, {}, {unit}: {clients}, {}",
-                    LIST.name,
+                    work.name,
                     version.name(),
                     env.tls.describe()
                 ),
-                work: LIST,
+                work,
                 version,
                 clients,
                 contestants: &contestants,
-                budgets,
+                budgets: budgets_of(&work, version, clients),
             };
             table.measure(env).await?;
         }
     }
     Ok(())
+}
+
+const fn budgets_of(work: &Work, version: HttpVersion, clients: usize) -> &'static [CostBudget] {
+    match (version, work.token_length, clients) {
+        (HttpVersion::Http1, None, 1) => &ONE_CONNECTION,
+        (HttpVersion::Http1, None, _) => &MANY_CONNECTIONS,
+        _ => &[],
+    }
 }

@@ -8,6 +8,18 @@ pub(crate) struct Work {
     /// Content type of the body, if there is one.
     pub(crate) content_type: Option<&'static str>,
     pub(crate) body: &'static str,
+    /// Length of the bearer token in bytes, if the request has one.
+    pub(crate) token_length: Option<usize>,
+}
+
+impl Work {
+    /// The field `authorization`. Tokens of service accounts are signed base64, which Huffman codes of HTTP/2 hardly shorten.
+    pub(crate) fn authorization(&self) -> Option<String> {
+        const ALPHABET: &[u8] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+        let token = |length| ALPHABET.iter().cycle().take(length).copied().map(char::from);
+        self.token_length
+            .map(|length| "Bearer ".chars().chain(token(length)).collect())
+    }
 }
 
 /// The HTTP version that a client speaks.
@@ -34,6 +46,7 @@ pub(crate) const GET: Work = Work {
     target: "/api/v1/namespaces/default/configmaps/a",
     content_type: None,
     body: "",
+    token_length: None,
 };
 
 /// A list with one item. All four plugins are called for it.
@@ -43,6 +56,14 @@ pub(crate) const LIST: Work = Work {
     target: "/api/v1/namespaces/default/configmaps?limit=500",
     content_type: None,
     body: "",
+    token_length: None,
+};
+
+/// The same with a token as long as those that kubelet mounts for service accounts.
+pub(crate) const LIST_WITH_TOKEN: Work = Work {
+    name: "small list with a token of 1,000 bytes",
+    token_length: Some(1_000),
+    ..LIST
 };
 
 pub(crate) const CREATE: Work = Work {
@@ -51,6 +72,7 @@ pub(crate) const CREATE: Work = Work {
     target: "/api/v1/namespaces/default/configmaps",
     content_type: Some("application/json"),
     body: r#"{"kind":"ConfigMap","apiVersion":"v1","metadata":{"name":"a","namespace":"default","labels":{"shard":"a"}},"data":{"key":"value"}}"#,
+    token_length: None,
 };
 
 pub(crate) const PATCH: Work = Work {
@@ -59,4 +81,5 @@ pub(crate) const PATCH: Work = Work {
     target: "/api/v1/namespaces/default/configmaps/a",
     content_type: Some("application/merge-patch+json"),
     body: r#"{"metadata":{"annotations":{"seen":"1"}}}"#,
+    token_length: None,
 };
