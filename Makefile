@@ -90,6 +90,8 @@ deny: ## Dependencies that deny.toml forbids, their licences and sources; needs 
 	cargo deny --locked check bans licenses sources
 
 .PHONY: test-fast
+# As for `test-rust`: most tests wait for something most of the time.
+test-fast: export RUST_TEST_THREADS ?= 8
 test-fast: build ## Rust tests that need no cluster; leaves out the demo and the plugin guide's build; under 3 minutes once built
 	$(CARGO_TEST) --locked --workspace --lib --bins --tests -- $(addprefix --skip ,$(SLOW_TESTS))
 
