@@ -102,7 +102,7 @@ where
     B: Body<Data = Bytes>,
     B::Error: Into<BoxError>,
 {
-    // The announced length is only a claim: allocations follow the bytes that have arrived.
+    // The announced length may be wrong: allocations follow the bytes that have arrived.
     let length = body.size_hint().exact().and_then(|length| usize::try_from(length).ok());
     let mut collected = Pieces::new(length.unwrap_or(PIECE_BYTES));
     let mut body = std::pin::pin!(Limited::new(body, MAX_COLLECTED));

@@ -89,7 +89,7 @@ pub(super) fn answer(params: &Params, _: &Context) -> Result<BuiltFault, Invalid
     if let Some(seconds) = params.retry_after {
         answer = answer.header("retry-after", seconds.to_string());
     }
-    // A load balancer may refuse in its own words; only the API server may claim that something was done.
+    // A load balancer may refuse in its own words; only the API server may say that something was done.
     let class = if code < 400 { Class::Illegal } else { Class::Legal };
     Ok(BuiltFault::with_action(Act::Reply(0, Reply::Foreign(answer)), Applicability::Every).with_class(class))
 }

@@ -5,8 +5,9 @@
 use std::collections::HashSet;
 use std::hash::BuildHasher;
 
-/// Most objects that are remembered for one watch. The set takes 9 bytes for a slot and has at most 262,144 slots: 1.2 MB for 100,000
-/// objects that came one after the other, 2.4 MB if removals left slots that cannot be used at once, and half as much again while it grows.
+/// Most objects that are remembered for one watch. The set takes 9 bytes for each element that it has space for, and these are at most
+/// 262,144: 1.2 MB for 100,000 objects that came one after the other, 2.4 MB if removals left space that cannot be used at once, and half
+/// as much again while it grows.
 pub(super) const MAX_KNOWN_OBJECTS: usize = 100_000;
 
 /// The bit of an entry that says that the client has the object.
