@@ -15,7 +15,7 @@
 //! Guarantees:
 //! - Shards are edited in place, never deleted and recreated. A pass writes nothing if nothing has changed.
 //! - Only shards that were made from the root are changed: same namespace, its label, owned by its UID. (Shards that KusionStack's
-//!   manager made have no owner at all; they are taken over as they are.) While a foreign object has the name of a shard, the
+//!   manager made have no owner at all; they are adopted as they are.) While a foreign object has the name of a shard, the
 //!   shards stay as they are.
 //! - An unreadable or invalid root keeps its shards.
 //! - The finalizer is added to a root before its first shard is created, and removed after its last is gone. No other part changes
