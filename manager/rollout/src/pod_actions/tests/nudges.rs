@@ -34,10 +34,10 @@ fn fleet_behind(nudged: Option<u64>) -> Fleet {
 fn nudge_due_pods(history: &mut NudgeHistory, fleet: &Fleet, start: Instant, seconds: u64) -> (Vec<u32>, Option<u64>) {
     let now = start + Duration::from_secs(seconds);
     let (due, next) = due_nudges(history, fleet, &entries(), 7, now);
-    for bump in &due {
-        record_nudge(history, bump, 7, now);
+    for nudge in &due {
+        record_nudge(history, nudge, 7, now);
     }
-    let times = due.iter().map(|bump| bump.again).collect();
+    let times = due.iter().map(|nudge| nudge.again).collect();
     (times, next.map(|next| next.as_secs()))
 }
 

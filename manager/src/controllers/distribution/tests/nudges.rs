@@ -14,16 +14,16 @@ async fn pod_that_answers_and_stays_behind_is_nudged_again() {
     let is_nudged = |state: &Snapshot<'_>| annotation(state, annotations::CHAIN_GENERATION).as_deref() == Some("1");
     until(&server, "the pod is nudged", is_nudged).await;
     let first = Instant::now();
-    let bumped = |state: &Snapshot<'_>| annotation(state, annotations::CHAIN_BUMP);
-    assert_eq!(server.store().read(bumped), None);
-    until(&server, "the pod is nudged again", |state| bumped(state).is_some()).await;
+    let renudged = |state: &Snapshot<'_>| annotation(state, annotations::CHAIN_BUMP);
+    assert_eq!(server.store().read(renudged), None);
+    until(&server, "the pod is nudged again", |state| renudged(state).is_some()).await;
     let took = first.elapsed();
     assert!(
         took > Duration::from_secs(2) && took < Duration::from_secs(9),
         "{took:?}"
     );
     server.store().read(|state| {
-        assert_eq!(bumped(state).as_deref(), Some("1.1"));
+        assert_eq!(renudged(state).as_deref(), Some("1.1"));
         assert!(is_nudged(state));
     });
     task.stop().await;

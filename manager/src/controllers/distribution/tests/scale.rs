@@ -230,8 +230,8 @@ impl Mesh {
         let of_chain = format!("{}.", chain.generation);
         self.api.store().read(|state| {
             let repeated = state.list("pods").filter_map(|pod| {
-                let bump = pod["metadata"]["annotations"][annotations::CHAIN_BUMP].as_str()?;
-                bump.strip_prefix(&of_chain)?.parse::<u64>().ok()
+                let renudged = pod["metadata"]["annotations"][annotations::CHAIN_BUMP].as_str()?;
+                renudged.strip_prefix(&of_chain)?.parse::<u64>().ok()
             });
             repeated.sum()
         })
