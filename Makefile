@@ -160,9 +160,9 @@ test-e2e e2e-cluster e2e-node e2e-upgrade soak: export CTRLMESH_MANAGER_BIN = $(
 test-e2e e2e-cluster e2e-node e2e-upgrade soak: export CTRLMESH_KUBE_RS_OPERATOR_BIN = $(BIN)/kube-rs-operator
 test-e2e e2e-cluster e2e-node e2e-upgrade soak: export CTRLMESH_PLUGINS_DIR = $(PLUGINS)
 E2E = cd tests/e2e && go test -count=1 -p 1
-# What needs root on Linux: namespaces, mounts, control groups.
+# Packages that need root on Linux, for namespaces, mounts and control groups.
 NODE_PACKAGES := lifecycle memory netns realnode
-# What also needs ctrlmesh of the earlier commit.
+# The test that also needs ctrlmesh of the earlier commit.
 UPGRADE_TEST := ^TestUpgradeKeepsOperatorRunning$$
 
 .PHONY: test-e2e
