@@ -2,9 +2,11 @@
 
 use ctrlmesh_contract::Digest;
 use ctrlmesh_testkit::registry::{Login, WASM_CONFIG_TYPE, WASM_LAYER_TYPE};
+use reqwest::Url;
 use serde_json::{Value, json};
 
 use super::test_env::{TestEnv, test_env};
+use crate::address_policy::{AddressPolicy, redirect_target, token_server_url};
 use crate::component::{check_component, check_config};
 use crate::layout::{Layout, parse_manifest};
 use crate::reference::Image;
@@ -45,6 +47,21 @@ fn local_failures() -> Vec<Failure> {
     ]
 }
 
+/// Failures because the registry refers the manager to where it does not go.
+fn unsafe_redirects() -> Vec<Failure> {
+    let registry = Url::parse("https://ghcr.io/v2/").unwrap();
+    let policy = AddressPolicy::for_registry(&registry);
+    let redirect = |location: &str| redirect_target(&registry, location, policy).unwrap_err();
+    let login = |realm: &str| token_server_url(&registry, realm, |_| false).unwrap_err();
+    vec![
+        redirect("http://ghcr.io/blob"),
+        redirect("https://169.254.169.254/blob"),
+        login("token"),
+        login("http://ghcr.io/token"),
+        login("https://token.example.com/"),
+    ]
+}
+
 /// Pushes a component whose manifest gives its size as one byte too much.
 fn put_with_wrong_size(env: &TestEnv) {
     let config = env.registry.put_blob("you/plugin", b"{}");
@@ -65,7 +82,8 @@ async fn pull_failure(env: &mut TestEnv, request: &ResolveRequest) -> String {
 
 #[tokio::test]
 async fn messages_of_failed_pulls_match_snapshot() {
-    let mut texts: Vec<String> = local_failures().iter().map(text_of).collect();
+    let local = [local_failures(), unsafe_redirects()].concat();
+    let mut texts: Vec<String> = local.iter().map(text_of).collect();
     let mut env = test_env().await;
     put_with_wrong_size(&env);
     for tag in ["missing", "damaged"] {
