@@ -93,7 +93,7 @@ pub struct ShardingConfigSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64), extend("x-kubernetes-list-type" = "atomic"))]
     pub limits: Option<Vec<Limit>>,
-    /// What a get by name gets for an object that hash ranges leave out. Pass: the object. NotFound: 404; a controller that
+    /// Response to a get by name for an object that hash ranges leave out. Pass: the object. NotFound: 404; a controller that
     /// believes it may create the object again, or forget what belongs to it. Forbidden: 403. Default: Pass.
     #[serde(default, skip_serializing_if = "is_pass")]
     #[schemars(extend("default" = "Pass"))]
@@ -140,7 +140,7 @@ fn is_live(reshard: &Reshard) -> bool {
     *reshard == Reshard::Live
 }
 
-/// What a get by name gets for an object that hash ranges leave out.
+/// Response to a get by name for an object that hash ranges leave out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum NamedGets {
     /// The object.
@@ -240,7 +240,7 @@ pub struct Limit {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct HashRanges {
-    /// What is hashed. uid: the UID of the object. namespace: its namespace. owner: the UID of its controller, or its own
+    /// Value that is hashed. uid: the UID of the object. namespace: its namespace. owner: the UID of its controller, or its own
     /// without one. `label(<key>)`: the value of this label. An object without namespace or label has the hash of the empty
     /// text.
     #[schemars(length(max = 324), extend("pattern" = "^(uid|namespace|owner|label\\(.+\\))$"))]

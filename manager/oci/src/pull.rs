@@ -207,7 +207,7 @@ async fn fetch_blob(repository: &mut Repository<'_>, blob: &Blob) -> Result<Byte
 
 fn digest_mismatch(what: &str, found: &str) -> Failure {
     let message = format!(
-        "what the registry sends as {what} {found}; it is damaged or forged: push it again, or ask who runs it"
+        "{what} from the registry {found}; it is damaged or forged: push it again, or ask who runs the registry"
     );
     Failure::new(FailureReason::DigestMismatch, message)
 }
