@@ -105,7 +105,7 @@ crate: ## The SDK's archive for crates.io, built from the archive alone, offline
 		cargo package --locked --offline --allow-dirty -p ctrlmesh-sdk
 
 .PHONY: bench
-bench: bench-build ## What has a budget, as ratios of one run, about ten minutes; results also in CARGO_TARGET_DIR/bench (docs/benchmarks.md)
+bench: bench-build ## What has a budget but filtered watches, as ratios of one run, about ten minutes; results also in CARGO_TARGET_DIR/bench (docs/benchmarks.md)
 	$(CARGO_TARGET_DIR)/release/ctrlmesh-bench $(BENCH_ARGS)
 
 .PHONY: bench-all

@@ -1,7 +1,7 @@
 //! Compares the budgets in docs/benchmarks.md with those of this program.
 
 use crate::cost::CostBudget;
-use crate::{object_filter, reload, requests, start, tls_requests, watch_events, watches};
+use crate::{filtered_watches, object_filter, reload, requests, start, tls_requests, watch_events, watches};
 
 const PAGE: &str = include_str!("../../docs/benchmarks.md");
 
@@ -56,6 +56,11 @@ fn page_lists_the_budgets() {
         budget_cells(
             "1,000 watches, HTTP/1.1 clients: added memory",
             watches::ADDED_HTTP1,
+            " MiB",
+        ),
+        budget_cells(
+            "100 filtered watches, hash ranges of `uid`: added memory",
+            filtered_watches::ADDED_BY_UID,
             " MiB",
         ),
         budget_cells("ready, all four precompiled, cold cache", start::READY, " ms"),

@@ -15,12 +15,19 @@ pub(crate) struct SidecarFolder {
     upstream_http: &'static str,
 }
 
+/// Virtual ranges of hashes that a shard has, of 1,024: about a tenth.
+pub(crate) const KEPT_RANGES: u64 = 102;
+
 /// The entries of a chain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Chain {
     Empty,
     /// shard-selector, for config maps and pods.
     Sharded,
+    /// shard-selector that keeps those of them whose UIDs have a hash in the first [`KEPT_RANGES`].
+    UidRanges,
+    /// The same with the UIDs of their controllers.
+    OwnerRanges,
     Limited,
     Guarded,
     Faulty,
@@ -36,7 +43,7 @@ impl Chain {
     /// The plugins besides shard-selector.
     const fn builtins(self) -> &'static [Builtin] {
         match self {
-            Self::Empty | Self::Sharded => &[],
+            Self::Empty | Self::Sharded | Self::UidRanges | Self::OwnerRanges => &[],
             Self::Limited => &[RATE_LIMIT],
             Self::Guarded => &[CIRCUIT_BREAKER],
             Self::Faulty => &[FAULT_INJECT],
@@ -47,7 +54,22 @@ impl Chain {
     }
 
     const fn has_shard_selector(self) -> bool {
-        matches!(self, Self::Sharded | Self::Full)
+        matches!(self, Self::Sharded | Self::UidRanges | Self::OwnerRanges | Self::Full)
+    }
+
+    /// The limit of shard-selector.
+    fn limit(self) -> serde_json::Value {
+        let resources = serde_json::json!([{ "apiGroups": [""], "resources": ["configmaps", "pods"] }]);
+        let key = match self {
+            Self::UidRanges => "uid",
+            Self::OwnerRanges => "owner",
+            _ => {
+                let selector = serde_json::json!({ "matchLabels": { "shard": "a" } });
+                return serde_json::json!({ "relateResources": resources, "selector": selector });
+            }
+        };
+        let ranges = format!("0-{}", KEPT_RANGES - 1);
+        serde_json::json!({ "relateResources": resources, "hashRanges": { "key": key, "ranges": [ranges] } })
     }
 
     /// The number of its entries.
@@ -81,13 +103,7 @@ impl SidecarFolder {
         let entry = serde_json::json!({
             "name": "shard-selector/a", "plugin": format!("sha256:{}", digest.hex()), "podSelector": {}, "order": 100,
             "onFailure": "Closed",
-            "settings": {
-                "shard": "a",
-                "limits": [{
-                    "relateResources": [{ "apiGroups": [""], "resources": ["configmaps", "pods"] }],
-                    "selector": { "matchLabels": { "shard": "a" } },
-                }],
-            },
+            "settings": { "shard": "a", "limits": [chain.limit()] },
         });
         let mut entries = Vec::new();
         if chain.has_shard_selector() {
@@ -202,6 +218,8 @@ mod tests {
         for (chain, entries) in [
             (Chain::Empty, 0),
             (Chain::Sharded, 1),
+            (Chain::UidRanges, 1),
+            (Chain::OwnerRanges, 1),
             (Chain::FaultyByName, 1),
             (Chain::Full, 4),
         ] {
@@ -210,6 +228,19 @@ mod tests {
             let document: serde_json::Value = serde_json::from_slice(&document).unwrap();
             assert_eq!(document["entries"].as_array().unwrap().len(), entries, "{chain:?}");
             assert_eq!(chain.entries(), entries as u64, "{chain:?}");
+        }
+    }
+
+    #[test]
+    fn shard_is_limited_by_label_or_by_hash_ranges() {
+        assert_eq!(Chain::Full.limit()["selector"]["matchLabels"]["shard"], "a");
+        assert_eq!(Chain::Full.limit()["hashRanges"], serde_json::Value::Null);
+        for (chain, key) in [(Chain::UidRanges, "uid"), (Chain::OwnerRanges, "owner")] {
+            let limit = chain.limit();
+            let expected = serde_json::json!({ "key": key, "ranges": ["0-101"] });
+            assert_eq!(limit["hashRanges"], expected);
+            assert_eq!(limit["relateResources"], Chain::Full.limit()["relateResources"]);
+            assert_eq!(limit["selector"], serde_json::Value::Null);
         }
     }
 

@@ -13,6 +13,7 @@
 //! | `list` | throughput, CPU time and memory of large lists |
 //! | `object_filter` | throughput of filtered lists, and the time that a watch event takes, without HTTP |
 //! | `watch_events`, `watches` | latency of watch events; memory of a thousand open watches |
+//! | `filtered_watches` | memory of a hundred watches that the sidecar filters |
 //! | `start`, `reload` | time to ready, and memory of an idle sidecar; hot reload under load |
 //! | `instructions` | instructions for a request, compared with baselines |
 //! | `valgrind`, `callgrind` | a sidecar in valgrind, and what callgrind writes about it |
@@ -29,6 +30,7 @@
 //! | `stream`, `client` | clients for streaming and for small responses |
 //! | `work` | the requests that are measured |
 //! | `process` | child processes, their CPU time and memory |
+//! | `uids` | UIDs of objects |
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -46,6 +48,7 @@ mod client;
 mod closed_loop;
 mod contestants;
 mod cost;
+mod filtered_watches;
 mod image;
 mod instructions;
 mod latency;
@@ -65,6 +68,7 @@ mod stream;
 mod table;
 mod tls;
 mod tls_requests;
+mod uids;
 mod valgrind;
 mod watch_events;
 mod watches;
@@ -86,7 +90,7 @@ const DESCRIPTORS: u64 = 1 << 16;
 struct Cli {
     #[command(subcommand)]
     role: Option<Role>,
-    /// Run only these measurements; default: those with a budget, or with --all all except `instructions`
+    /// Run only these measurements; default: those with a budget except `filtered-watches`, or with --all all except `instructions`
     #[arg(long, value_enum)]
     only: Vec<Measurement>,
     #[command(flatten)]
@@ -120,6 +124,8 @@ enum Measurement {
     WatchEvents,
     /// Memory of a thousand open watches
     Watches,
+    /// Memory of a hundred filtered watches of 50,000 pods
+    FilteredWatches,
     /// Time to ready and idle memory
     Start,
     /// Hot reload under load
@@ -136,6 +142,7 @@ impl Measurement {
             | Self::ObjectFilter
             | Self::WatchEvents
             | Self::Watches
+            | Self::FilteredWatches
             | Self::Start
             | Self::Reload => true,
             Self::Writes | Self::Latency | Self::PluginCall | Self::List | Self::Instructions => false,
@@ -143,8 +150,13 @@ impl Measurement {
     }
 
     /// Whether it runs although it was not named. Counts have baselines of the dev profile, unlike all that takes time.
-    fn is_default(self, all: bool) -> bool {
-        self.has_budget() || (all && self != Self::Instructions)
+    /// Filtered watches take more than a minute.
+    const fn is_default(self, all: bool) -> bool {
+        match self {
+            Self::Instructions => false,
+            Self::FilteredWatches => all,
+            _ => all || self.has_budget(),
+        }
     }
 }
 
@@ -218,6 +230,7 @@ async fn measure(cli: &Cli, env: &BenchEnv, measurement: Measurement) -> anyhow:
         Measurement::ObjectFilter => object_filter::measure_object_filter(env),
         Measurement::WatchEvents => watch_events::measure_events(env).await,
         Measurement::Watches => watches::measure_watches(env).await,
+        Measurement::FilteredWatches => filtered_watches::measure_filtered_watches(env).await,
         Measurement::Start => start::measure_starts(env).await,
         Measurement::Reload => reload::measure_reloads(env).await,
         Measurement::Instructions => instructions::measure_instructions(env, &cli.baselines).await,
@@ -228,7 +241,7 @@ async fn measure(cli: &Cli, env: &BenchEnv, measurement: Measurement) -> anyhow:
 mod tests {
     use clap::CommandFactory as _;
 
-    use super::Cli;
+    use super::{Cli, Measurement};
 
     /// `tests/documents` holds the help of the other programs.
     #[test]
@@ -236,5 +249,18 @@ mod tests {
         let help = Cli::command().term_width(100).render_long_help().to_string();
         let lines: Vec<&str> = help.lines().map(str::trim_end).collect();
         insta::assert_snapshot!(lines.join("\n"));
+    }
+
+    #[test]
+    fn measurements_without_a_name_are_those_with_a_budget_or_almost_all() {
+        for (measurement, is_default, is_in_all) in [
+            (Measurement::Watches, true, true),
+            (Measurement::List, false, true),
+            (Measurement::FilteredWatches, false, true),
+            (Measurement::Instructions, false, false),
+        ] {
+            assert_eq!(measurement.is_default(false), is_default, "{measurement:?}");
+            assert_eq!(measurement.is_default(true), is_in_all, "{measurement:?}");
+        }
     }
 }

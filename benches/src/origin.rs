@@ -1,6 +1,6 @@
 //! The API server of the benchmarks: plaintext HTTP/1.1 on one port, and on another TLS with HTTP/2 by ALPN, as kube-apiserver.
 //!
-//! It answers with a small object, a large list, or a watch (`response_body`).
+//! It answers with a small object, a large list, or a watch (`response_body`), which may begin with all pods (`initial_events`).
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -18,6 +18,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
 
+pub(crate) mod initial_events;
 mod response_body;
 
 use response_body::ResponseBody;
@@ -135,6 +136,9 @@ async fn answer_request(request: Request<Incoming>) -> Result<Response<ResponseB
         .get(ACCEPT)
         .is_some_and(|accept| accept.as_bytes() == PROTOBUF.as_bytes());
     let body = match request.uri().path() {
+        POD_LIST if is_watch => ResponseBody::InitialEvents {
+            rest: initial_events::shared_events(),
+        },
         path if is_watch => {
             watch_interval(path).map_or(ResponseBody::QuietEvents { first: true }, ResponseBody::watch_events)
         }

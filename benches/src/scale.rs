@@ -13,7 +13,7 @@ pub(crate) struct Scale {
     /// Connections of the plaintext measurements
     #[arg(long, default_value_t = 32)]
     pub(crate) connections: usize,
-    /// Also measure what has no budget, except `instructions`
+    /// Also measure `filtered-watches` and what has no budget, except `instructions`
     #[arg(long)]
     pub(crate) all: bool,
 }

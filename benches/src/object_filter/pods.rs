@@ -1,9 +1,10 @@
 //! Pods as an API server sends them: lists and watch events, in JSON and in protobuf.
 
 use anyhow::Context;
-use ctrlmesh_wire::objects::fnv1a_64;
 use ctrlmesh_wire::protobuf::{Message, envelope};
 use serde_json::Value;
+
+use crate::uids::uid_of;
 
 const POD: &str = include_str!("pod.json");
 
@@ -142,21 +143,7 @@ fn elements<'a>(object: Option<&'a Value>, field: &str) -> impl Iterator<Item = 
 /// Replaces the placeholders of a text.
 fn with_number(text: &str, number: u32) -> String {
     text.replace("$NUMBER", &format!("{number:05}"))
-        .replace("$UID", &uid(number))
-}
-
-/// A UID that looks random, and is the same in each run.
-fn uid(number: u32) -> String {
-    let high = fnv1a_64(&format!("pod {number}"));
-    let low = fnv1a_64(&format!("{number} pod"));
-    format!(
-        "{:08x}-{:04x}-4{:03x}-8{:03x}-{:012x}",
-        high >> 32,
-        (high >> 16) & 0xffff,
-        high & 0xfff,
-        low >> 52,
-        low & 0xffff_ffff_ffff
-    )
+        .replace("$UID", &uid_of("pod", number))
 }
 
 #[cfg(test)]

@@ -10,7 +10,8 @@ use bytes::Bytes;
 use hyper::body::{Body, Frame, SizeHint};
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
 
-/// Bytes of a large list that are sent at once, like a server that encodes object by object.
+/// Bytes of a large list, or of the events with which a watch begins, that are sent at once, like a server that encodes
+/// object by object.
 const PIECE: usize = 64 << 10;
 
 thread_local! {
@@ -29,6 +30,10 @@ pub(super) enum ResponseBody {
     /// One event, and then nothing.
     QuietEvents {
         first: bool,
+    },
+    /// The events with which a watch begins, and then nothing.
+    InitialEvents {
+        rest: Bytes,
     },
 }
 
@@ -103,6 +108,8 @@ impl Body for ResponseBody {
                 *first = false;
                 Some(watch_event())
             }
+            Self::InitialEvents { rest } if rest.is_empty() => return Poll::Pending,
+            Self::InitialEvents { rest } => Some(rest.split_to(rest.len().min(PIECE))),
         };
         Poll::Ready(data.map(|data| Ok(Frame::data(data))))
     }
@@ -111,7 +118,9 @@ impl Body for ResponseBody {
         match self {
             Self::Whole(bytes) => SizeHint::with_exact(bytes.as_ref().map_or(0, |bytes| bytes.len() as u64)),
             // Like the API server: the length of a large list is unknown before its end.
-            Self::Large { .. } | Self::Events(_) | Self::QuietEvents { .. } => SizeHint::default(),
+            Self::Large { .. } | Self::Events(_) | Self::QuietEvents { .. } | Self::InitialEvents { .. } => {
+                SizeHint::default()
+            }
         }
     }
 
@@ -150,5 +159,19 @@ mod tests {
         }
         assert_eq!(bytes, 3 * PIECE + 1);
         assert!(body.is_end_stream());
+    }
+
+    #[test]
+    fn initial_events_are_sent_in_pieces_and_leave_the_watch_open() {
+        let mut body = ResponseBody::InitialEvents {
+            rest: vec![b' '; PIECE + 1].into(),
+        };
+        let mut context = Context::from_waker(std::task::Waker::noop());
+        let mut lengths = Vec::new();
+        while let Poll::Ready(frame) = Pin::new(&mut body).poll_frame(&mut context) {
+            lengths.push(frame.unwrap().unwrap().into_data().unwrap().len());
+        }
+        assert_eq!(lengths, [PIECE, 1]);
+        assert!(!body.is_end_stream());
     }
 }
