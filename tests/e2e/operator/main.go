@@ -1,7 +1,7 @@
 // Command operator is an ordinary controller-runtime operator without any code for sidecars or shards.
 //
 // It handles every new step of each object once, as far as it can tell alone, and writes what it did as JSON lines to
-// standard output, so that tests can count. reconciler.go handles the steps.
+// standard output, so that tests can count. reconciler.go handles the steps; costs.go records CPU time and memory.
 package main
 
 import (
@@ -40,7 +40,7 @@ const (
 type settings struct {
 	id, app, kind, lock, namespace, health string
 	workers                                int
-	once                                   bool
+	once, costs                            bool
 }
 
 // selector selects the objects to handle.
@@ -61,6 +61,7 @@ func main() {
 	flag.StringVar(&s.health, "health", "", "address of /healthz and /readyz; empty disables them")
 	flag.IntVar(&s.workers, "workers", 4, "number of objects handled at a time")
 	flag.BoolVar(&s.once, "once", false, "list the objects once and exit, as an init container may")
+	flag.BoolVar(&s.costs, "costs", false, "record CPU time and memory once all objects are cached")
 	flag.Parse()
 	ctrl.SetLogger(zap.New(zap.WriteTo(os.Stderr)))
 	if err := run(ctrl.SetupSignalHandler(), s); err != nil {
@@ -92,6 +93,11 @@ func run(ctx context.Context, s settings) error {
 	}()
 	if err := addHealthChecks(manager, s); err != nil {
 		return err
+	}
+	if s.costs {
+		if err := manager.Add(&costRecorder{cache: manager.GetCache(), kind: s.kind, journal: journal}); err != nil {
+			return err
+		}
 	}
 	err = ctrl.NewControllerManagedBy(manager).
 		For(newObject(s.kind)).
@@ -162,7 +168,7 @@ func newObject(kind string) client.Object {
 
 // record is one line of standard output.
 type record struct {
-	Event  string `json:"event"` // leading, handled, gone, twice, failed, seen
+	Event  string `json:"event"` // leading, handled, gone, twice, failed, seen, cpu, heap
 	ID     string `json:"id"`
 	Object string `json:"object,omitempty"`
 	Step   string `json:"step,omitempty"`

@@ -6,8 +6,8 @@ import (
 	"sync"
 )
 
-// Cutter forwards connections and breaks them after a number of response bytes, like an API server that dies while it
-// responds. It does not parse what it forwards, such as TLS.
+// Cutter forwards connections, counts response bytes, and breaks connections after a number of them, like an API server
+// that dies while it responds. It does not parse what it forwards, such as TLS.
 type Cutter struct {
 	// Address that clients connect to.
 	Address string
@@ -16,6 +16,7 @@ type Cutter struct {
 	upstream string
 	mu       sync.Mutex
 	after    int64
+	passed   int64
 }
 
 // NewCutter listens on loopback. Until CutAfter is called it cuts nothing.
@@ -34,6 +35,13 @@ func (c *Cutter) CutAfter(bytes int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.after = bytes
+}
+
+// Passed returns how many response bytes have passed so far, in all connections together.
+func (c *Cutter) Passed() int64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.passed
 }
 
 // Close stops listening; open connections end with their peers.
@@ -80,5 +88,9 @@ func (c *Cutter) consume(bytes int64) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.after -= bytes
-	return c.after >= 0
+	if c.after < 0 {
+		return false
+	}
+	c.passed += bytes
+	return true
 }
