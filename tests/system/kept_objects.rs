@@ -20,9 +20,9 @@ use tokio::task::JoinSet;
 
 pub(crate) const ALL: &str = "/api/v1/configmaps";
 const OF_A: &str = "/api/v1/namespaces/a/configmaps";
-const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
+pub(crate) const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
 
-fn keeping_entry(predicate: Value) -> EntrySpec {
+pub(crate) fn keeping_entry(predicate: Value) -> EntrySpec {
     let edit = json!({ "keepObjects": predicate });
     guest_entry("scripted", json!({ "onRequest": [{ "then": { "proceed": [edit] } }] }))
 }
@@ -44,7 +44,7 @@ async fn start_env_with(entry: EntrySpec) -> anyhow::Result<TestEnv> {
     Ok(env)
 }
 
-async fn open_watch(env: &TestEnv) -> anyhow::Result<Stream> {
+pub(crate) async fn open_watch(env: &TestEnv) -> anyhow::Result<Stream> {
     let list = env.client().get(ALL).await?.json();
     let version = list["metadata"]["resourceVersion"].as_str().unwrap().to_owned();
     let watch = env
@@ -56,13 +56,13 @@ async fn open_watch(env: &TestEnv) -> anyhow::Result<Stream> {
 }
 
 /// Type and name of the next event.
-async fn next_event(watch: &mut Stream) -> anyhow::Result<(String, String)> {
+pub(crate) async fn next_event(watch: &mut Stream) -> anyhow::Result<(String, String)> {
     let event = watch.next_event().await?;
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     Ok((text(&event["type"]), text(&event["object"]["metadata"]["name"])))
 }
 
-fn event(event_type: &str, name: &str) -> (String, String) {
+pub(crate) fn event(event_type: &str, name: &str) -> (String, String) {
     (event_type.to_owned(), name.to_owned())
 }
 
