@@ -397,6 +397,19 @@ async fn gets_by_name_pass_unless_the_setting_refuses_them() -> anyhow::Result<(
     Ok(())
 }
 
+/// API servers ignore selectors there.
+#[tokio::test]
+async fn selector_of_a_get_by_name_decides_nothing() -> anyhow::Result<()> {
+    let fence = Fence::start(shard("owner", &["0-511"], json!({ "namedGets": "NotFound" }))).await?;
+    for (name, status) in [(&fence.own, 200), (&fence.other, 404)] {
+        for value in ["x", ""] {
+            let target = format!("{PODS}/{name}?labelSelector=absent%3D{value}");
+            assert_eq!(fence.env.client().get(&target).await?.status, status, "{target}");
+        }
+    }
+    Ok(())
+}
+
 #[tokio::test]
 async fn write_that_is_being_checked_holds_back_the_next_chain() -> anyhow::Result<()> {
     let mut fence = Fence::start(half_by_owner()).await?;
