@@ -1,3 +1,4 @@
+use std::cell::Cell;
 use std::future::poll_fn;
 
 use ctrlmesh_wire::LabelSelector;
@@ -262,6 +263,34 @@ async fn object_must_be_possible_by_all_predicates_to_be_deleted_for_the_client(
     assert_eq!(hidden.get(), 1);
 }
 
+/// The finalizer runs in the shard that the object has come to.
+#[tokio::test]
+async fn object_that_changes_shards_while_it_is_deleted_is_added_with_its_deletion() {
+    let deleting = |shard| {
+        let mut object = object("a", "x", shard);
+        object["metadata"]["deletionTimestamp"] = "2026-07-01T12:00:00Z".into();
+        object["metadata"]["finalizers"] = json!(["example.com/hold"]);
+        object
+    };
+    let events = [
+        ("ADDED", object("a", "x", "a")),
+        ("MODIFIED", deleting("a")),
+        ("MODIFIED", deleting("b")),
+        ("DELETED", deleting("b")),
+    ];
+    let frames = || {
+        events
+            .iter()
+            .map(|(event_type, object)| data(event(event_type, object).as_bytes()))
+    };
+    let of_loser = watch_events(frames().collect(), with_labels("shard=a")).await;
+    let expected = [("ADDED", "x"), ("MODIFIED", "x"), ("DELETED", "x")];
+    assert_eq!(types_and_names(&of_loser), expected);
+    let of_winner = watch_events(frames().collect(), with_labels("shard=b")).await;
+    assert_eq!(types_and_names(&of_winner), [("ADDED", "x"), ("DELETED", "x")]);
+    assert_eq!(of_winner[0]["object"], deleting("b"));
+}
+
 fn large_object() -> Value {
     let mut large = object("a", "large", "");
     large["data"] = "v".repeat(3 * MAX_FRAME_BYTES).into();
@@ -292,6 +321,28 @@ async fn large_object_comes_in_frames_of_bounded_size() {
         }
         assert!(bytes.starts_with(start.as_bytes()));
     }
+}
+
+/// So a client that reads slowly delays the API server, and what waits for it is bounded.
+#[tokio::test]
+async fn nothing_is_read_before_the_client_has_taken_what_was_read() {
+    let large = event("ADDED", &large_object());
+    let reads = Cell::new(0);
+    let frames = [large.as_str(); 2].into_iter().map(|text| {
+        reads.set(reads.get() + 1);
+        data(text.as_bytes())
+    });
+    let (kept, _) = kept_objects(vec![in_namespace("a")]);
+    let inner = StreamBody::new(stream::iter(frames));
+    let mut body = KeptObjectsBody::watch(inner, WatchEncoding::Json, kept, WatchClient::default());
+    let frames_of_event = large.len().div_ceil(MAX_FRAME_BYTES);
+    for expected in [1, 2] {
+        for _ in 0..frames_of_event {
+            assert!(body.frame().await.unwrap().is_ok());
+            assert_eq!(reads.get(), expected);
+        }
+    }
+    assert!(body.frame().await.is_none());
 }
 
 #[tokio::test]
