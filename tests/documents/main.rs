@@ -8,6 +8,7 @@
 )]
 
 mod dependencies;
+mod filtering_cases;
 mod glossary;
 mod interface;
 mod logs;

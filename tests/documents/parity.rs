@@ -29,7 +29,7 @@ const KUSION: [(&str, usize); 17] = [
 const OTHERS: [(&str, usize); 3] = [("TST", 2), ("OK", 75), ("CR", 68)];
 
 /// Names of tests, and the files with a test of that name.
-type Tests = BTreeMap<String, BTreeSet<PathBuf>>;
+pub(crate) type Tests = BTreeMap<String, BTreeSet<PathBuf>>;
 
 const STATES: [&str; 3] = ["works", "different on purpose", "not yet"];
 
@@ -95,7 +95,7 @@ fn parse_lists(document: &str) -> BTreeMap<String, (String, Vec<String>)> {
     lists
 }
 
-fn names_of_tests(text: &str) -> Vec<String> {
+pub(crate) fn names_of_tests(text: &str) -> Vec<String> {
     let quoted = text.split('`').skip(1).step_by(2);
     let names = quoted.filter(|name| name.contains("::") || name.starts_with("Test"));
     names.map(str::to_owned).collect()
@@ -142,7 +142,7 @@ fn lists_of_tests_belong_to_rows_by_id_count_and_section() {
 }
 
 /// `<file without ending>::<function>` for Rust, `TestX` and `TestX/<subtest>` for Go.
-fn all_tests() -> Tests {
+pub(crate) fn all_tests() -> Tests {
     let mut found = Tests::new();
     let mut folders = vec![repository_root()];
     while let Some(folder) = folders.pop() {

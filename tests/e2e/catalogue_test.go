@@ -16,8 +16,8 @@ import (
 )
 
 // The catalogue lists known ways around a shard's selector S (`shard=a`), each case by its number. A case passes only
-// if no foreign object appears and the status code is the one that the catalogue names. README.md lists the numbers of
-// modes that do not exist yet.
+// if no foreign object appears and the status code is the one that the catalogue names.
+// docs/reference/filtering-cases.md lists the other tests of groups C, E, F, G and I.
 
 type catalogueCase struct {
 	name string
