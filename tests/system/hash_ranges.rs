@@ -91,3 +91,21 @@ async fn changed_ranges_end_watches() -> anyhow::Result<()> {
     assert_eq!(watch.next_event().await?["object"]["code"], 410);
     Ok(())
 }
+
+#[tokio::test]
+async fn object_is_created_whatever_its_hash_is() -> anyhow::Result<()> {
+    let env = start_env(hash_entry("uid", &["0-511"])).await?;
+    let client = env.client().with_header("content-type", "application/json");
+    for number in 0..6 {
+        // It is a create in spite of its query.
+        let target = format!("{OF_NAMESPACE}?watch=1&labelSelector=absent");
+        let name = format!("new-{number}");
+        let body = config_map("default", &name, "none").to_string();
+        let created = client.send(Method::POST, &target, body).await?;
+        assert_eq!(
+            (created.status, &created.json()["metadata"]["name"]),
+            (201, &name.into())
+        );
+    }
+    Ok(())
+}
