@@ -41,6 +41,12 @@ use super::status::Progress;
         json_path = ".status.conditions[?(@.type==\"PluginsResolved\")].status",
         priority = "1"
     ),
+    printcolumn(
+        name = "Sharded",
+        type_ = "string",
+        json_path = ".status.conditions[?(@.type==\"Sharded\")].reason",
+        priority = "1"
+    ),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
 )]
 #[serde(rename_all = "camelCase")]
@@ -289,6 +295,11 @@ pub struct ResourceGroup {
         "fieldPath": ".canary",
     },
     {
+        "rule": "!has(self.auto) || has(self.auto.shardingSize) || has(self.key)",
+        "message": "is missing; without key write the number of shards, 1 to 32",
+        "fieldPath": ".auto.shardingSize",
+    },
+    {
         "rule": "!has(self.auto) || !has(self.auto.weights) || size(self.auto.weights) == 0 || has(self.key)",
         "message": "has no effect without key; remove it, or write key",
         "fieldPath": ".auto.weights",
@@ -371,20 +382,30 @@ pub struct Canary {
 /// Shards of equal size, or with key of the given weights.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-#[schemars(extend("x-kubernetes-validations" = [{
-    "rule": "!has(self.weights) || size(self.weights) == 0 || size(self.weights) == self.shardingSize",
-    "message": "must have one number for each shard",
-    "fieldPath": ".weights",
-}]))]
+#[schemars(extend("x-kubernetes-validations" = [
+    {
+        "rule": "!has(self.weights) || size(self.weights) == 0 || !has(self.shardingSize) || size(self.weights) == self.shardingSize",
+        "message": "must have one number for each shard",
+        "fieldPath": ".weights",
+    },
+    {
+        "rule": "!has(self.weights) || size(self.weights) == 0 || has(self.shardingSize)",
+        "message": "needs shardingSize: without it the number of shards follows the replicas of the StatefulSet; write it, or remove weights",
+        "fieldPath": ".weights",
+    },
+]))]
 pub struct Auto {
     /// Number of shards, 1 to 32. They divide the 32 hash buckets of namespaces among them; with key, the 1,024 virtual
-    /// ranges of hashes.
+    /// ranges of hashes. Absent, with key: as many as the replicas of the StatefulSet need, so that scaling it changes the
+    /// number of shards. Required without key.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 32))]
-    pub sharding_size: i32,
-    /// Number of pods of each shard, 1 to 256.
-    #[schemars(range(min = 1, max = 256))]
+    pub sharding_size: Option<i32>,
+    /// Number of pods of each shard, 1 to 256. Default: 1.
+    #[serde(default = "default_shard_replicas")]
+    #[schemars(range(min = 1, max = 256), extend("default" = 1))]
     pub every_shard_replicas: i32,
-    /// With key: how much each shard gets of the objects, 1 to 100. Absent: equal parts.
+    /// With key: how much each shard gets of the objects, 1 to 100. Needs shardingSize. Absent: equal parts.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(
         length(max = 32),
@@ -392,6 +413,10 @@ pub struct Auto {
         extend("x-kubernetes-list-type" = "atomic")
     )]
     pub weights: Vec<i32>,
+}
+
+const fn default_shard_replicas() -> i32 {
+    1
 }
 
 /// Observed state of the ShardingConfig.

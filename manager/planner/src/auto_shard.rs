@@ -9,6 +9,7 @@
 //! - Equal roots make equal shards, with the names that KusionStack gives them (`<prefix>-0-canary`, `<prefix>-1-normal`).
 
 mod by_hash;
+mod replicas;
 mod sets;
 
 use std::collections::BTreeSet;
@@ -26,6 +27,8 @@ use serde_json::json;
 
 use crate::settings;
 use crate::shard_hash::{BUCKETS, is_bucket, shard_hash};
+pub(crate) use replicas::follows_replicas;
+pub use replicas::{FollowedSize, Workload, follow_replicas, with_shards};
 pub use sets::{held_back, owner_uid};
 
 /// Keys of the labels on objects. The manager's flags can change them.
@@ -77,7 +80,8 @@ impl LabelKeys {
 /// parts of the same set.
 pub const SET: &str = "ctrlmesh.kusionstack.io/auto-sharding-set";
 
-/// Makes the shards of a root; none if the object is disabled or not a root.
+/// Makes the shards of a root; none if the object is disabled or not a root. If the number of shards follows the replicas of the
+/// StatefulSet ([`follow_replicas`]), the caller writes it first ([`with_shards`]).
 ///
 /// `namespaces` are the labelled namespaces of the cluster. They matter only if the canary has both namespaces and hash buckets: a
 /// label selector can't say "in one of these namespaces or in one of these hash buckets", so the namespaces in those hash buckets
@@ -93,9 +97,9 @@ pub fn auto_shard(
     let Some(spec) = root.spec.root.as_ref().filter(|spec| spec.disable != Some(true)) else {
         return Ok(Vec::new());
     };
-    let auto = checked_auto(spec)?;
+    let (auto, shards) = checked_auto(spec)?;
     if let Some(key) = &spec.key {
-        return Ok(shards_by_hash(root, spec, auto, key));
+        return Ok(shards_by_hash(root, spec, (auto, shards), key));
     }
     let canary = spec.canary.as_ref().filter(|canary| canary.replicas > 0);
     let canary_pods = canary.map_or(0, |canary| canary.replicas);
@@ -111,9 +115,9 @@ pub fn auto_shard(
             label_limits(spec, &part),
         ));
     }
-    for id in 0..auto.sharding_size {
+    for id in 0..shards {
         let first = canary_pods + auto.every_shard_replicas * id;
-        let buckets = buckets_of(id, auto.sharding_size);
+        let buckets = buckets_of(id, shards);
         let part = |selector: LabelSelector| normal_part(selector, canary, &buckets, keys);
         let name = format!("{}-{}-normal", spec.prefix, id + 1);
         children.push(shard_object(
@@ -128,8 +132,8 @@ pub fn auto_shard(
     Ok(children)
 }
 
-fn shards_by_hash(root: &ShardingConfig, spec: &Root, auto: &Auto, key: &str) -> Vec<ShardingConfig> {
-    let limits = by_hash::limits_by_hash(spec, auto, key);
+fn shards_by_hash(root: &ShardingConfig, spec: &Root, (auto, shards): (&Auto, i32), key: &str) -> Vec<ShardingConfig> {
+    let limits = by_hash::limits_by_hash(spec, (auto, shards), key);
     let shard = |(id, limits): (i32, Vec<Limit>)| {
         let first = auto.every_shard_replicas * id;
         let name = format!("{}-{}-normal", spec.prefix, id + 1);
@@ -166,26 +170,29 @@ const MAX_PODS: i32 = 256;
 /// Maximum weight of a shard.
 const MAX_WEIGHT: i32 = 100;
 
-/// Checks the schema's bounds again, for roots that no API server has validated.
-fn checked_auto(root: &Root) -> Result<&Auto, Mistakes> {
+/// Maximum shards of a root: one for each hash bucket.
+pub const MAX_SHARDS: i32 = 32;
+
+/// `auto`, and the number of shards. Checks the schema's bounds again, for roots that no API server has validated.
+fn checked_auto(root: &Root) -> Result<(&Auto, i32), Mistakes> {
     let mut mistakes = Mistakes::default();
-    let buckets = i32::try_from(BUCKETS).unwrap_or(i32::MAX);
     let Some(auto) = &root.auto else {
         mistakes.add("spec.root.auto", "is missing; without it no shard is made");
         return Err(mistakes);
     };
-    if !(1..=buckets).contains(&auto.sharding_size) {
-        let problem = format!(
-            "is {}; write 1 to {buckets}: there are {buckets} hash buckets to divide",
-            auto.sharding_size
-        );
+    let shards = auto.sharding_size.unwrap_or_default();
+    if auto.sharding_size.is_none() {
+        let problem = format!("is missing; write the number of shards, 1 to {MAX_SHARDS}");
+        mistakes.add("spec.root.auto.shardingSize", problem);
+    } else if !(1..=MAX_SHARDS).contains(&shards) {
+        let problem = format!("is {shards}; write 1 to {MAX_SHARDS}: there are {MAX_SHARDS} hash buckets to divide");
         mistakes.add("spec.root.auto.shardingSize", problem);
     }
     if !(1..=MAX_PODS).contains(&auto.every_shard_replicas) {
         let problem = format!("is {}; write 1 to {MAX_PODS}", auto.every_shard_replicas);
         mistakes.add("spec.root.auto.everyShardReplicas", problem);
     }
-    check_weights(root, auto, &mut mistakes);
+    check_weights(root, auto, shards, &mut mistakes);
     match &root.canary {
         Some(_) if root.key.is_some() => mistakes.add(
             "spec.root.canary",
@@ -195,21 +202,21 @@ fn checked_auto(root: &Root) -> Result<&Auto, Mistakes> {
         None => {}
     }
     if mistakes.list().is_empty() {
-        Ok(auto)
+        Ok((auto, shards))
     } else {
         Err(mistakes)
     }
 }
 
-fn check_weights(root: &Root, auto: &Auto, mistakes: &mut Mistakes) {
+fn check_weights(root: &Root, auto: &Auto, shards: i32, mistakes: &mut Mistakes) {
     if auto.weights.is_empty() {
         return;
     }
     let path = "spec.root.auto.weights";
     if root.key.is_none() {
         mistakes.add(path, "has no effect without key; remove it, or write key");
-    } else if usize::try_from(auto.sharding_size) != Ok(auto.weights.len()) {
-        let (weights, shards) = (auto.weights.len(), auto.sharding_size);
+    } else if usize::try_from(shards) != Ok(auto.weights.len()) {
+        let weights = auto.weights.len();
         mistakes.add(
             path,
             format!("must have one number for each shard: there are {shards} shards and {weights} numbers"),

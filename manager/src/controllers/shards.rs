@@ -7,7 +7,7 @@
 //! | `overlapping` | the condition `Overlapping` of shards |
 //! | `plan` | the desired shards of a root compared with the existing ones |
 //! | `status` | the root's status |
-//! | `caches` | watches of ShardingConfigs and namespaces |
+//! | `caches` | watches of ShardingConfigs, namespaces and StatefulSets |
 //!
 //! Flow: a change in `caches` leads to a pass over its namespace, which compares the desired shards of each root with the existing
 //! ones, writes the difference and reports it in the root's status.
@@ -17,7 +17,8 @@
 //! - Only shards that were made from the root are changed: same namespace, its label, owned by its UID. (Shards that KusionStack's
 //!   manager made have no owner at all; they are adopted as they are.) While a foreign object has the name of a shard, the
 //!   shards stay as they are.
-//! - An unreadable or invalid root keeps its shards.
+//! - An unreadable or invalid root keeps its shards. So does one that follows the replicas of its StatefulSet, while there is none or
+//!   while it has 0 replicas.
 //! - The finalizer is added to a root before its first shard is created, and removed after its last is gone. No other part changes
 //!   it on a root.
 //!
@@ -76,6 +77,14 @@ pub const RULES: &[RbacRule] = &[
         scope: Scope::Cluster,
         group: "",
         resources: &["namespaces"],
+        verbs: &["list", "watch"],
+        names: &[],
+    },
+    // For roots that follow the replicas of their StatefulSets.
+    RbacRule {
+        scope: Scope::Cluster,
+        group: "apps",
+        resources: &["statefulsets"],
         verbs: &["list", "watch"],
         names: &[],
     },

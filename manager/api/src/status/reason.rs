@@ -84,6 +84,12 @@ impl Reason {
     pub const NAME_TAKEN: &'static str = "NameTaken";
     pub const REFUSED: &'static str = "Refused";
 
+    // Sharded: the number of shards does not follow the replicas of the StatefulSet.
+    pub const STATEFUL_SET_MISSING: &'static str = "StatefulSetMissing";
+    pub const SCALED_TO_ZERO: &'static str = "ScaledToZero";
+    pub const TOO_MANY_REPLICAS: &'static str = "TooManyReplicas";
+    pub const ORDINALS_START: &'static str = "OrdinalsStart";
+
     // Overlapping.
     pub const NONE: &'static str = "None";
     pub const SHARED: &'static str = "Shared";

@@ -8,8 +8,8 @@ use crate::label_set::no_object;
 use crate::range_set::RangeSet;
 
 /// The limits of each shard, in the order of their numbers.
-pub(super) fn limits_by_hash(spec: &Root, auto: &Auto, key: &str) -> Vec<Vec<Limit>> {
-    let equal = usize::try_from(auto.sharding_size).map_or_else(|_| Vec::new(), |shards| vec![1; shards]);
+pub(super) fn limits_by_hash(spec: &Root, (auto, shards): (&Auto, i32), key: &str) -> Vec<Vec<Limit>> {
+    let equal = usize::try_from(shards).map_or_else(|_| Vec::new(), |shards| vec![1; shards]);
     let weights = if auto.weights.is_empty() {
         equal
     } else {

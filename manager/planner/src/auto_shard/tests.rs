@@ -147,7 +147,8 @@ fn canary_gets_both_its_namespaces_and_buckets() {
 
 #[test]
 fn buckets_are_divided_evenly_for_every_number_of_shards() {
-    for shards in 1..=32 {
+    assert_eq!(u32::try_from(MAX_SHARDS), Ok(BUCKETS));
+    for shards in 1..=MAX_SHARDS {
         let batches: Vec<Vec<String>> = (0..shards).map(|id| buckets_of(id, shards)).collect();
         let sizes: Vec<usize> = batches.iter().map(Vec::len).collect();
         assert!(

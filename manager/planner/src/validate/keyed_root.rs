@@ -11,11 +11,13 @@ use super::Findings;
 use super::limit_resources::{WILDCARD, includes_pair, pairs_of, shared_resource};
 use super::resource_names::is_cluster_scoped;
 use super::warn_hash_keys::warn_of_root_key;
+use crate::auto_shard::MAX_SHARDS;
 use crate::built_in::BuiltIn;
 
-/// Refuses fields that have no effect in a root, and a key without a lock or with a canary. Also applies to a disabled root, as in the
-/// schema.
+/// Refuses fields that have no effect in a root, a key without a lock or with a canary, and a root that does not say how many shards it
+/// has. Also applies to a disabled root, as in the schema.
 pub(super) fn check_lists(config: &ShardingConfig, root: &Root, findings: &mut Findings) {
+    check_missing_size(root, findings);
     for (index, limit) in root.resource_selector.iter().enumerate() {
         let path = format!("spec.root.resourceSelector[{index}]");
         if limit.hash_ranges.is_some() {
@@ -43,6 +45,22 @@ pub(super) fn check_lists(config: &ShardingConfig, root: &Root, findings: &mut F
             let problem = "has no effect without key; remove it, or write key";
             findings.refuse(format!("spec.root.{field}"), problem);
         }
+    }
+}
+
+/// Without `shardingSize` the number of shards follows replicas: only with a key, and not beside weights, of which there would be too few
+/// when the StatefulSet is scaled.
+fn check_missing_size(root: &Root, findings: &mut Findings) {
+    let Some(auto) = root.auto.as_ref().filter(|auto| auto.sharding_size.is_none()) else {
+        return;
+    };
+    if root.key.is_none() {
+        let problem = format!("is missing; without key write the number of shards, 1 to {MAX_SHARDS}");
+        findings.refuse("spec.root.auto.shardingSize", problem);
+    } else if !auto.weights.is_empty() {
+        let problem = "needs shardingSize: without it the number of shards follows the replicas of the StatefulSet; write it, or remove \
+                       weights";
+        findings.refuse("spec.root.auto.weights", problem);
     }
 }
 
@@ -200,6 +218,8 @@ mod tests {
         for changes in [
             json!({}),
             json!({"/root/auto/weights": [1, 100]}),
+            json!({"/root/auto/shardingSize": null}),
+            json!({"/root/auto": {}}),
             json!({"/root/whole": null, "/root/singletons": null}),
             json!({"/root/whole/0/resources": ["classes", "zones"]}),
         ] {
@@ -270,6 +290,45 @@ mod tests {
                 "spec.root.resourceSelector[0].exceptResources: has no effect in a root",
             ),
         ]);
+    }
+
+    #[test]
+    fn number_of_shards_may_be_left_out_with_a_key_and_without_weights() {
+        assert_refused(&[
+            (
+                json!({"/root/auto": {"weights": [1, 2]}}),
+                "spec.root.auto.weights: needs shardingSize: without it the number of shards follows the replicas of the StatefulSet; write \
+                 it, or remove weights",
+            ),
+            (
+                json!({"/root/auto": {"weights": [1, 2]}, "/root/disable": true}),
+                "spec.root.auto.weights: needs shardingSize",
+            ),
+            (
+                json!({"/root/auto": {"everyShardReplicas": 257}}),
+                "spec.root.auto.everyShardReplicas: is 257; write 1 to 256",
+            ),
+            (
+                json!({"/root/key": null, "/root/whole": null, "/root/singletons": null, "/root/auto/shardingSize": null}),
+                "spec.root.auto.shardingSize: is missing; without key write the number of shards, 1 to 32",
+            ),
+        ]);
+    }
+
+    #[test]
+    fn root_that_follows_replicas_must_make_valid_shards_for_any_number_of_them() {
+        // The name of the eleventh pod would be too long for a label.
+        let name = "t".repeat(61);
+        assert!(findings(&json!({"/root/targetStatefulSet": name})).is_accepted());
+        let changes = json!({"/root/targetStatefulSet": name, "/root/auto/shardingSize": null});
+        let found = mistakes(&changes);
+        assert!(
+            !found.is_empty()
+                && found
+                    .iter()
+                    .all(|it| it.starts_with("spec.root: makes p-11-normal with spec.selector")),
+            "{found:?}"
+        );
     }
 
     #[test]

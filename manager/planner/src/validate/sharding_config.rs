@@ -11,7 +11,7 @@ use super::limit_resources::warn_of_duplicate_resources;
 use super::{
     Findings, buckets, keyed_root, plugins, resource_names, warn_hash_keys, warn_hidden_children, warn_unlocked_shards,
 };
-use crate::auto_shard::{LabelKeys, auto_shard};
+use crate::auto_shard::{LabelKeys, MAX_SHARDS, auto_shard, follows_replicas, with_shards};
 use crate::built_in::BuiltIn;
 use crate::settings;
 
@@ -215,7 +215,10 @@ fn check_canary_namespaces(root: &Root, findings: &mut Findings) {
 
 /// All other mistakes show in the shards that the root would make.
 fn check_children(config: &ShardingConfig, keys: &LabelKeys, findings: &mut Findings) {
-    match auto_shard(config, &[], keys) {
+    // Any number of shards that may follow from replicas must be valid.
+    let follows = config.spec.root.as_ref().is_some_and(follows_replicas);
+    let largest = follows.then(|| with_shards(config, MAX_SHARDS));
+    match auto_shard(largest.as_ref().unwrap_or(config), &[], keys) {
         Err(mistakes) => findings.mistakes = mistakes,
         // All shards have the same mistakes, so one is enough.
         Ok(children) => {

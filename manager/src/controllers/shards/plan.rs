@@ -6,7 +6,9 @@ use ctrlmesh_contract::names::{annotations, labels};
 use ctrlmesh_manager_api::ShardingConfig;
 use ctrlmesh_manager_api::document::text_at;
 use ctrlmesh_manager_api::status::{ConditionDraft, ConditionStatus, Reason, condition};
-use ctrlmesh_manager_planner::auto_shard::{LabelKeys, auto_shard, owner_uid};
+use ctrlmesh_manager_planner::auto_shard::{
+    LabelKeys, MAX_SHARDS, Workload, auto_shard, follow_replicas, owner_uid, with_shards,
+};
 use ctrlmesh_manager_planner::validate::{Object, check_sharding_config, read};
 use kube::Resource as _;
 use serde_json::Value;
@@ -48,46 +50,91 @@ pub(super) fn needs_plan(document: &Value, documents: &[Value]) -> bool {
     is_root(document) || has_trace || children_of(document, documents).next().is_some()
 }
 
-/// `documents` are all ShardingConfigs of the namespace.
-pub(super) fn plan_root(root: &Value, documents: &[Value], namespaces: &[String], keys: &LabelKeys) -> Plan {
+/// What the shards of a namespace's roots depend on.
+#[derive(Clone, Copy)]
+pub(super) struct Surroundings<'a> {
+    /// All ShardingConfigs of the namespace.
+    pub(super) documents: &'a [Value],
+    /// The StatefulSet of the root. It matters only to a root that follows its replicas.
+    pub(super) workload: Workload,
+    /// Names of managed namespaces.
+    pub(super) namespaces: &'a [String],
+    pub(super) keys: &'a LabelKeys,
+}
+
+pub(super) fn plan_root(root: &Value, around: Surroundings<'_>) -> Plan {
+    let documents = around.documents;
     if is_deleted(root) || !is_root(root) {
         return plan_without_shards(root, documents, None);
     }
-    let read = read(root);
-    let (desired, is_disabled) = match &read {
-        Ok(Object::ShardingConfig(config)) => {
-            let is_disabled = config.spec.root.as_ref().is_some_and(|root| root.disable == Some(true));
-            (desired_shards(config, namespaces, keys), is_disabled)
-        }
+    let config = match read(root) {
+        Ok(Object::ShardingConfig(config)) => *config,
         Ok(_) => return Plan::default(),
-        Err(mistakes) => (Err(mistakes.clone()), false),
+        Err(mistakes) => return invalid_plan(&mistakes),
     };
-    match desired {
-        Err(mistakes) => Plan {
-            condition: Some(not_sharded(
-                Reason::INVALID,
-                format!("{mistakes}; the shards stay as they are"),
-            )),
+    let mistakes = check_sharding_config(&config, around.keys).mistakes;
+    if !mistakes.list().is_empty() {
+        return invalid_plan(&mistakes);
+    }
+    let Some(spec) = config.spec.root.as_ref().filter(|spec| spec.disable != Some(true)) else {
+        let disabled = not_sharded(Reason::DISABLED, "root.disable is true: no shard is made");
+        return plan_without_shards(root, documents, Some(disabled));
+    };
+    let existing = last_shard(root, &spec.prefix, documents);
+    let Some(size) = follow_replicas(spec, around.workload, existing) else {
+        return plan_shards(root, &config, around);
+    };
+    let unfollowed = size.problem.map(|problem| not_sharded(problem.code, problem.message));
+    if size.shards == 0 {
+        return Plan {
+            condition: unfollowed,
             ..Plan::default()
-        },
-        Ok(_) if is_disabled => {
-            let disabled = not_sharded(Reason::DISABLED, "root.disable is true: no shard is made");
-            plan_without_shards(root, documents, Some(disabled))
-        }
-        Ok(desired) => plan_changes(root, &desired, documents),
+        };
+    }
+    let mut plan = plan_shards(root, &with_shards(&config, size.shards), around);
+    if let (Some(condition), Some(unfollowed)) = (&mut plan.condition, unfollowed)
+        && condition.status == ConditionStatus::True
+    {
+        *condition = unfollowed;
+    }
+    plan
+}
+
+/// The number of the last shard that was made from this root; 0: there is none.
+fn last_shard(root: &Value, prefix: &str, documents: &[Value]) -> i32 {
+    let number = |shard: &Value| -> Option<i32> {
+        let name = text_at(shard, "/metadata/name").strip_prefix(prefix)?;
+        name.strip_prefix('-')?.strip_suffix("-normal")?.parse().ok()
+    };
+    let shards = children_of(root, documents).filter(|shard| !is_deleted(shard));
+    let numbers = shards
+        .filter_map(number)
+        .filter(|number| (1..=MAX_SHARDS).contains(number));
+    numbers.max().unwrap_or_default()
+}
+
+fn invalid_plan(mistakes: &Mistakes) -> Plan {
+    let message = format!("{mistakes}; the shards stay as they are");
+    Plan {
+        condition: Some(not_sharded(Reason::INVALID, message)),
+        ..Plan::default()
     }
 }
 
-/// The shards of a root. Fails if one of them is invalid.
+/// The plan of a valid root that says how many shards it has.
+fn plan_shards(root: &Value, config: &ShardingConfig, around: Surroundings<'_>) -> Plan {
+    match desired_shards(config, around.namespaces, around.keys) {
+        Ok(desired) => plan_changes(root, &desired, around.documents),
+        Err(mistakes) => invalid_plan(&mistakes),
+    }
+}
+
+/// The shards of a valid root. Fails if one of them is invalid.
 fn desired_shards(
     config: &ShardingConfig,
     namespaces: &[String],
     keys: &LabelKeys,
 ) -> Result<Vec<ShardingConfig>, Mistakes> {
-    let findings = check_sharding_config(config, keys);
-    if !findings.mistakes.list().is_empty() {
-        return Err(findings.mistakes);
-    }
     let children = auto_shard(config, namespaces, keys)?;
     // The names of namespaces may make a shard invalid.
     for child in &children {

@@ -6,6 +6,7 @@ use ctrlmesh_contract::names::finalizers::PROTECTED;
 use ctrlmesh_manager_api::document::text_at;
 use ctrlmesh_manager_api::status::ConditionDraft;
 use ctrlmesh_manager_api::{FIELD_MANAGER, ShardingConfig};
+use ctrlmesh_manager_planner::auto_shard::Workload;
 use ctrlmesh_manager_planner::validate::{Object, read};
 use kube::api::{DeleteParams, DynamicObject, Patch, PatchParams, Preconditions};
 use kube::core::ApiResource;
@@ -14,8 +15,8 @@ use kube::{Api, ResourceExt as _};
 use serde_json::{Value, json};
 
 use super::RESYNC;
-use super::caches::{Caches, NamespaceMeta};
-use super::plan::{self, Plan, Write};
+use super::caches::{Caches, NamespaceMeta, followed_stateful_set};
+use super::plan::{self, Plan, Surroundings, Write};
 use super::status::write_root_status;
 use crate::cluster::status::timestamp_now;
 use crate::cluster::{Context, Error, patch_params};
@@ -36,8 +37,20 @@ impl Sharder {
             .iter()
             .filter(|document| plan::needs_plan(document, &documents))
         {
-            let namespaces = managed.get_or_insert_with(|| self.caches.managed_namespaces());
-            let plan = plan::plan_root(document, &documents, namespaces, self.caches.keys());
+            let Some(workload) = self.workload_of(document) else {
+                tracing::debug!(
+                    root = text_at(document, "/metadata/name"),
+                    "StatefulSets are not listed yet; the shards of this root stay as they are"
+                );
+                continue;
+            };
+            let around = Surroundings {
+                documents: &documents,
+                workload,
+                namespaces: managed.get_or_insert_with(|| self.caches.managed_namespaces()),
+                keys: self.caches.keys(),
+            };
+            let plan = plan::plan_root(document, around);
             match self.carry_out(document, &plan).await {
                 Ok(()) if outcome.is_ok() => outcome = Ok(Action::requeue(RESYNC)),
                 Ok(()) => {}
@@ -48,6 +61,18 @@ impl Sharder {
             }
         }
         outcome
+    }
+
+    /// What is known of the StatefulSet of a root; of other roots than those that follow replicas, nothing. `None`: StatefulSets are not
+    /// listed yet, and their list will lead to another pass.
+    fn workload_of(&self, root: &Value) -> Option<Workload> {
+        let spec = root.pointer("/spec/root");
+        let followed = spec.filter(|_| root.pointer("/metadata/deletionTimestamp").is_none());
+        followed
+            .and_then(followed_stateful_set)
+            .map_or(Some(Workload::Missing), |name| {
+                self.caches.workload(text_at(root, "/metadata/namespace"), name)
+            })
     }
 
     async fn carry_out(&self, root: &Value, plan: &Plan) -> Result<(), Error> {

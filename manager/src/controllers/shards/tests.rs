@@ -1,11 +1,14 @@
 //! Shards of roots at an API server in memory, over real connections.
 
 use ctrlmesh_contract::names::finalizers::{HAND_OVER, PROTECTED};
+use ctrlmesh_manager_planner::auto_shard::{LabelKeys, Workload};
 use ctrlmesh_testkit::{ApiServer, Fault, Gate, Rule, Snapshot};
 use serde_json::{Value, json};
 
 use super::*;
 use crate::test_env::{self, Running, put, text, until};
+
+mod replicas;
 
 const KIND: &str = "shardingconfigs.ctrlmesh.kusionstack.io";
 const FAST: [&str; 2] = ["--rest-config-qps=10000", "--rest-config-burst=10000"];
@@ -416,13 +419,18 @@ async fn manager_stops_before_its_namespaces_are_listed() {
 }
 
 fn plan_of(root: &Value, documents: &[Value]) -> plan::Plan {
-    let namespaces = ["a", "b"].map(str::to_owned);
-    plan::plan_root(
-        root,
+    plan_with(root, documents, Workload::Missing)
+}
+
+fn plan_with(root: &Value, documents: &[Value], workload: Workload) -> plan::Plan {
+    let (namespaces, keys) = (["a", "b"].map(str::to_owned), LabelKeys::default());
+    let around = plan::Surroundings {
         documents,
-        &namespaces,
-        &ctrlmesh_manager_planner::LabelKeys::default(),
-    )
+        workload,
+        namespaces: &namespaces,
+        keys: &keys,
+    };
+    plan::plan_root(root, around)
 }
 
 #[test]
