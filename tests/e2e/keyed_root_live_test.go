@@ -9,8 +9,9 @@ import (
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// This file changes the number of shards of roots that divide objects by a hash, while operators work. The objects have
-// no labels, and managers write none. As in root_resize_live_test.go, no object ever has two owners.
+// This file changes the number of shards of roots that divide objects by a hash, while operators work: of one root by
+// scaling its StatefulSet, of the others by an edit. The objects have no labels, and managers write none. As in
+// root_resize_live_test.go, no object ever has two owners.
 
 // rootKeys are the keys of a root, but for labels.
 var rootKeys = []string{"uid", "owner", "namespace"}
@@ -29,6 +30,8 @@ func testResizedKeyedRoot(t *testing.T, s *managerReplicas, key string) {
 	namespace := s.newNamespace(t)
 	objects.learnDivisions(t, s.mesh, 3, 2)
 	r := &liveRoot{liveOperators: &liveOperators{managerReplicas: s, objects: objects.objectSet}, more: keyField(key), shardNumber: objects.shardNumber}
+	// Scaling must do what an edit of the root does.
+	r.followsReplicas = key == "uid"
 	r.startProgram = r.startVariedOperator
 	t.Cleanup(func() { s.deletePodsAndShards(t, namespace) })
 	r.start(t, namespace)

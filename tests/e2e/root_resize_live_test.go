@@ -3,11 +3,16 @@ package e2e
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
+	apps "k8s.io/api/apps/v1"
+	core "k8s.io/api/core/v1"
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 )
 
 // This file changes the number of a root's shards while operators work and managers die. As in reshard_live_test.go, no
@@ -16,6 +21,8 @@ import (
 const (
 	rootBucketCount = 32
 	rootPrefix      = "demo"
+	// statefulSetName is that of [rootConfig].
+	statefulSetName = "operator"
 )
 
 // rootBuckets are values of the label `shard`, the hash buckets by which shards of a root without a key select.
@@ -27,6 +34,8 @@ type liveRoot struct {
 	size int
 	// more is appended to the root.
 	more string
+	// followsReplicas says that the number of shards is that of the replicas of the StatefulSet.
+	followsReplicas bool
 	// shardNumber returns the number of the shard that owns a bucket, out of `size`, counted from 0.
 	shardNumber func(t *testing.T, bucket string, size int) int
 	// startProgram runs the operator of a pod.
@@ -71,7 +80,12 @@ func (r *liveRoot) start(t *testing.T, namespace string) {
 	}
 	r.pods = startPods(t, r.controlPlane, namespace, podOptions{publicKey: r.waitPublicKey(t), syncPeriod: syncPeriodWithFailover})
 	r.ownership = watchOwnership(t, r.objects, r.buckets, nil)
-	r.apply(t, namespace, rootConfig("root", rootPrefix, r.size, r.more))
+	config := rootConfig("root", rootPrefix, r.size, r.more)
+	if r.followsReplicas {
+		r.createStatefulSet(t)
+		config = strings.Replace(config, fmt.Sprintf("shardingSize: %d, ", r.size), "", 1)
+	}
+	r.apply(t, namespace, config)
 	r.waitShards(t, namespace, "root", r.shardNames()...)
 	for _, name := range r.shardNames() {
 		r.waitCondition(t, "ShardingConfig", namespace, name, "Distributed", meta.ConditionTrue)
@@ -125,6 +139,49 @@ func (r *liveRoot) startMissingOperators(t *testing.T) {
 	}
 }
 
+// createStatefulSet creates the StatefulSet of the root. Nobody creates its pods but the test.
+func (r *liveRoot) createStatefulSet(t *testing.T) {
+	t.Helper()
+	replicas, labels := int32(r.size), map[string]string{"app": statefulSetName}
+	set := &apps.StatefulSet{
+		ObjectMeta: meta.ObjectMeta{Name: statefulSetName},
+		Spec: apps.StatefulSetSpec{
+			Replicas:    &replicas,
+			ServiceName: statefulSetName,
+			Selector:    &meta.LabelSelector{MatchLabels: labels},
+			Template: core.PodTemplateSpec{
+				ObjectMeta: meta.ObjectMeta{Labels: labels},
+				Spec:       core.PodSpec{Containers: []core.Container{{Name: "operator", Image: "registry.example/operator:1"}}},
+			},
+		},
+	}
+	must(r.client.AppsV1().StatefulSets(r.pods.namespace).Create(t.Context(), set, meta.CreateOptions{}))(t)
+}
+
+// scaleStatefulSet is `kubectl scale`.
+func (r *liveRoot) scaleStatefulSet(t *testing.T) {
+	t.Helper()
+	patch := fmt.Appendf(nil, `{"spec":{"replicas":%d}}`, r.size)
+	sets := r.client.AppsV1().StatefulSets(r.pods.namespace)
+	must(sets.Patch(t.Context(), statefulSetName, types.MergePatchType, patch, meta.PatchOptions{}, "scale"))(t)
+}
+
+// waitRootResized waits until the root has the desired shards. Scaling does not change the root, so its condition may be
+// about the shards that it had before.
+func (r *liveRoot) waitRootResized(t *testing.T) {
+	t.Helper()
+	eventually(t, "the root is resized", func() error {
+		root, err := r.readShard(t, r.pods.namespace, "root")
+		if err != nil {
+			return err
+		}
+		if made := root.Status.Root.ChildShardingConfigs; !slices.Equal(made, r.shardNames()) {
+			return fmt.Errorf("the shards are %v", made)
+		}
+		return nil
+	})
+}
+
 // resizeRoot changes the number of shards; the leading manager may be killed meanwhile.
 func (r *liveRoot) resizeRoot(t *testing.T, size int, withDeath bool) {
 	t.Helper()
@@ -147,9 +204,14 @@ func (r *liveRoot) resizeRoot(t *testing.T, size int, withDeath bool) {
 		}
 	}
 	begin := time.Now()
-	r.apply(t, r.pods.namespace, rootConfig("root", rootPrefix, size, r.more))
+	if r.followsReplicas {
+		r.scaleStatefulSet(t)
+	} else {
+		r.apply(t, r.pods.namespace, rootConfig("root", rootPrefix, size, r.more))
+	}
 	<-died
 	r.replaceDead(t)
+	r.waitRootResized(t)
 	shards := r.waitShards(t, r.pods.namespace, "root", r.shardNames()...)
 	if shards[0].Metadata.UID != first.Metadata.UID {
 		t.Errorf("%s was re-created", shards[0].Metadata.Name)
