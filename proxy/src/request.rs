@@ -7,6 +7,7 @@
 //! | `filtered` | a request that plugins want: from the first call of a plugin to the response body |
 //! | `object_filter` | requests whose responses are filtered object by object, and these responses |
 //! | `required_object` | requests that are sent only if their object matches |
+//! | `object_lookup` | the metadata of one object, read with the identity of a client's request |
 //! | `view_check` | whether a resource version belongs to the view that the client gets |
 //! | `recheck` | whether an open watch may continue under a new chain |
 //! | `upgrade` | exec, port-forward and WebSockets |
@@ -31,6 +32,7 @@ pub(crate) mod headers;
 mod hidden_objects;
 mod narrowed_lists;
 mod object_filter;
+mod object_lookup;
 mod recheck;
 mod required_object;
 mod selection;

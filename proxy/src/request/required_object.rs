@@ -6,46 +6,20 @@
 //!
 //! Cost: one read of metadata for a request, unless predicates read only what the request itself says.
 
-use std::time::Duration;
-
-use ctrlmesh_wire::objects::{self, MetadataFields, ObjectMetadata, Predicate};
+use ctrlmesh_wire::objects::{MetadataFields, ObjectMetadata, Predicate};
 use ctrlmesh_wire::{RequestInfo, UidError, UidPlace, Verb, bind_to_uid, delete_options_of_query, object_uid};
-use http::header::{
-    ACCEPT, ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, EXPECT, IF_MATCH, IF_MODIFIED_SINCE,
-    IF_NONE_MATCH, IF_RANGE, IF_UNMODIFIED_SINCE, RANGE,
-};
+use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE};
 use http::uri::PathAndQuery;
-use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri};
-use tokio::time::{Instant, timeout};
+use http::{HeaderMap, HeaderValue, Uri};
 
 use super::edit_body::content_type;
 use super::exchange::Exchange;
+use super::object_lookup::{look_up, named_object};
 use crate::chain::EntryId;
 use crate::chain::phases::{Attributed, Plugins};
 use crate::plugin::verdict::{ObjectRefusal, RequestEdit};
 use crate::respond::{NamedObject, Reply};
-use crate::stream::body::{self, RequestBody};
-use crate::upstream::{RequestHead, SendError};
-
-/// Maximum time for the object's metadata: half of the API server's own limit for a request.
-const LOOKUP_TIMEOUT: Duration = Duration::from_secs(30);
-
-/// Servers of others may not know the form with metadata alone; the whole object is bounded like every body that is read.
-const METADATA_TYPES: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json";
-
-/// Fields that are about the body of the client's request, or about the response that it wants.
-const FIELDS_OF_REQUEST: [HeaderName; 10] = [
-    CONTENT_ENCODING,
-    CONTENT_LENGTH,
-    CONTENT_TYPE,
-    EXPECT,
-    IF_MATCH,
-    IF_MODIFIED_SINCE,
-    IF_NONE_MATCH,
-    IF_RANGE,
-    IF_UNMODIFIED_SINCE,
-    RANGE,
-];
+use crate::stream::body::RequestBody;
 
 /// What a request says of its object.
 const FIELDS_OF_PATH: MetadataFields = MetadataFields {
@@ -148,7 +122,7 @@ impl<'a> RequiredObject<'a> {
                 return Ok((body, None));
             }
         }
-        let Some(metadata) = self.look_up(exchange, headers).await? else {
+        let Some(metadata) = look_up(exchange, headers, &self.path, &self.object).await? else {
             return Ok((body, None));
         };
         self.refuse_other(exchange, plugins, &metadata)?;
@@ -199,56 +173,6 @@ impl<'a> RequiredObject<'a> {
         exchange.worker.shared.metrics.refused_object(entry);
         tracing::debug!(entry, path = %self.path, verb = %exchange.info.verb, "refused a request because of its object");
         Err(Reply::refused_object(&self.object, unmet.refusal, entry))
-    }
-
-    /// Asks for the object's metadata. Returns `None` if there is no such object.
-    ///
-    /// # Errors
-    /// The reply to send if the object cannot be read.
-    async fn look_up(
-        &self,
-        exchange: &Exchange<'_>,
-        headers: &HeaderMap,
-    ) -> Result<Option<ObjectMetadata<'static>>, Reply> {
-        let read = timeout(LOOKUP_TIMEOUT, self.read_metadata(exchange, headers)).await;
-        read.unwrap_or_else(|_| {
-            let timeout = LOOKUP_TIMEOUT;
-            Err(unreachable_server(&SendError::HeadTimeout { timeout }))
-        })
-    }
-
-    async fn read_metadata(
-        &self,
-        exchange: &Exchange<'_>,
-        headers: &HeaderMap,
-    ) -> Result<Option<ObjectMetadata<'static>>, Reply> {
-        let head = RequestHead {
-            method: Method::GET,
-            path: Some(self.path.clone()),
-            headers: lookup_headers(headers),
-            head_timeout: None,
-        };
-        let uses_sidecar_credentials = exchange.uses_sidecar_credentials.get();
-        let upstream = exchange.worker.upstream(uses_sidecar_credentials);
-        let sending = upstream.send_head(head, RequestBody::Full(None), None, Instant::now());
-        let response = sending.await.map_err(|error| unreachable_server(&error))?;
-        match response.status() {
-            StatusCode::OK => {}
-            StatusCode::NOT_FOUND => return Ok(None),
-            StatusCode::UNAUTHORIZED => {
-                if uses_sidecar_credentials {
-                    exchange.worker.credentials().refresh_now();
-                }
-                return Err(Reply::unknown_credentials(&self.object));
-            }
-            StatusCode::FORBIDDEN => return Err(Reply::unreadable_object(&self.object)),
-            status => return Err(Reply::unknown_object(&self.object, status)),
-        }
-        let bytes = body::collect_response(response.into_body(), exchange.record).await?;
-        let metadata = objects::object_metadata(&bytes);
-        exchange.record.release_for_reuse(bytes.len());
-        let metadata = metadata.map_err(|problem| Reply::invalid_object(&self.object, &problem))?;
-        Ok(Some(metadata))
     }
 }
 
@@ -313,35 +237,6 @@ fn object_path<'p>(info: &RequestInfo<'_>, sent: &'p str) -> &'p str {
     end.and_then(|end| sent.get(..end)).unwrap_or(sent)
 }
 
-/// Reads the path of an object as the API server will. `None` if that is another one than the request's.
-fn named_object(info: &RequestInfo<'_>, path: &str) -> Option<NamedObject> {
-    let read = RequestInfo::parse("GET", path, None).ok()?;
-    let is_same = (&read.group, &read.resource, &read.namespace) == (&info.group, &info.resource, &info.namespace);
-    let is_object = read.verb == Verb::Get && !read.name.is_empty() && read.subresource.is_empty();
-    (is_same && is_object).then(|| NamedObject {
-        group: read.group.into_owned(),
-        resource: read.resource.into_owned(),
-        namespace: read.namespace.into_owned(),
-        name: read.name.into_owned(),
-    })
-}
-
-/// The fields of the client's request without those that are about its body or its response.
-fn lookup_headers(sent: &HeaderMap) -> HeaderMap {
-    let mut headers = sent.clone();
-    for name in FIELDS_OF_REQUEST {
-        headers.remove(name);
-    }
-    headers.insert(ACCEPT, HeaderValue::from_static(METADATA_TYPES));
-    headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
-    headers
-}
-
-/// Nothing was sent but a read, so a repeat is harmless.
-fn unreachable_server(error: &SendError) -> Reply {
-    Reply::upstream_failed(error, "the API server", true)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -379,21 +274,6 @@ mod tests {
     }
 
     #[test]
-    fn path_of_another_object_is_not_taken() {
-        let info = parsed("PUT", "/api/v1/namespaces/n/pods/p/status");
-        for path in [
-            "/api/v1/namespaces/n/pods",
-            "/api/v1/namespaces/n/pods/p/status",
-            "/api/v1/namespaces/m/pods/p",
-            "/api/v1/namespaces/n/services/p",
-        ] {
-            assert_eq!(named_object(&info, path), None, "{path}");
-        }
-        let renamed = named_object(&info, "/api/v1/namespaces/n/pods/q").unwrap();
-        assert_eq!(renamed.name, "q");
-    }
-
-    #[test]
     fn requests_are_bound_where_the_api_server_checks_the_uid() {
         let (one, base) = ("/api/v1/namespaces/n/pods/p", "/api/v1/namespaces/n/pods/p/");
         for (method, path, expected) in [
@@ -413,36 +293,5 @@ mod tests {
             let info = RequestInfo::parse(method, &path, None).unwrap();
             assert_eq!(uid_place(&info), expected, "{method} {path}");
         }
-    }
-
-    #[test]
-    fn lookup_has_the_identity_of_the_request_and_nothing_of_its_body() {
-        let mut sent = HeaderMap::new();
-        for (name, value) in [
-            ("authorization", "Bearer t"),
-            ("impersonate-user", "a"),
-            ("content-type", "application/json"),
-            ("content-length", "7"),
-            ("if-none-match", "x"),
-            ("accept", "application/vnd.kubernetes.protobuf"),
-            ("accept-encoding", "gzip"),
-        ] {
-            sent.insert(name, HeaderValue::from_static(value));
-        }
-        let headers = lookup_headers(&sent);
-        let mut fields: Vec<_> = headers
-            .iter()
-            .map(|(name, value)| format!("{name}: {}", value.to_str().unwrap()))
-            .collect();
-        fields.sort();
-        assert_eq!(
-            fields,
-            [
-                "accept-encoding: identity".to_owned(),
-                format!("accept: {METADATA_TYPES}"),
-                "authorization: Bearer t".to_owned(),
-                "impersonate-user: a".to_owned(),
-            ]
-        );
     }
 }
