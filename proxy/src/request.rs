@@ -6,6 +6,7 @@
 //! | `selection` | selects the requests that plugins see |
 //! | `filtered` | a request that plugins want: from the first call of a plugin to the response body |
 //! | `object_filter` | requests whose responses are filtered object by object, and these responses |
+//! | `collection_delete` | deletes of collections of which plugins keep only some objects |
 //! | `required_object` | requests that are sent only if their object matches |
 //! | `object_lookup` | the metadata of one object, read with the identity of a client's request |
 //! | `view_check` | whether a resource version belongs to the view that the client gets |
@@ -21,6 +22,7 @@
 //! | `worker` | the state with which one worker thread serves requests, and the state that all threads share |
 //! | `narrowed_lists` | edited targets of lists that clients repeat |
 
+mod collection_delete;
 mod earlier_lock;
 pub(crate) mod early_response;
 mod edit;

@@ -24,6 +24,9 @@ const NAME_PLACEHOLDER: &str = "{name}";
 /// As in every response of the API server (k8s.io/apiserver `pkg/endpoints/filters/cachecontrol.go`).
 const NOT_CACHED: &str = "no-cache, private";
 
+/// Longest part of an error that is no `Status` in a message, in characters: a text of an overloaded server or of a proxy before it.
+const MAX_ERROR_CHARACTERS: usize = 1000;
+
 /// A plugin's own response that is no `Status`, unchanged.
 pub(crate) fn plain_response(answer: verdict::Answer) -> Response<Bytes> {
     let mut response = Response::new(answer.body);
@@ -35,6 +38,21 @@ pub(crate) fn plain_response(answer: verdict::Answer) -> Response<Bytes> {
     }
     headers.insert(CONTENT_LENGTH, HeaderValue::from(length));
     response
+}
+
+/// The response to the delete of a collection whose objects the sidecar has deleted: that of an API server which returns no list of them.
+pub(crate) fn deleted_collection(group: &str, resource: &str, accept: &Accept) -> Response<Bytes> {
+    let details = StatusDetails {
+        group: group.to_owned(),
+        kind: resource.to_owned(),
+        ..StatusDetails::default()
+    };
+    let status = Status {
+        code: StatusCode::OK.as_u16(),
+        details: Some(details),
+        ..Status::default()
+    };
+    status_response(&status, accept)
 }
 
 /// The object that a request names in its path.
@@ -291,6 +309,61 @@ impl Reply {
         reply.with_object(object)
     }
 
+    /// An error of the API server, as it came. `retry_after` is its field `Retry-After`.
+    pub(crate) fn of_api_server(code: StatusCode, body: &[u8], retry_after: Option<u32>) -> Self {
+        let status = Status::from_json(body).unwrap_or_else(|| {
+            let text: String = String::from_utf8_lossy(body)
+                .trim()
+                .chars()
+                .take(MAX_ERROR_CHARACTERS)
+                .collect();
+            Status::failure(code.as_u16(), format!("the API server answered {code} {text:?}"))
+        });
+        Self {
+            status: Box::new(Status {
+                code: code.as_u16(),
+                ..status
+            }),
+            retry_after,
+            failure: Failure::Refused,
+        }
+    }
+
+    /// Adds which right the client lacks for a request that the sidecar makes to delete some objects of a collection.
+    pub(crate) fn lacking_right(mut self, verb: &str) -> Self {
+        self.status.message = format!(
+            "{}; this client has only some objects of the collection, so the sidecar lists it and deletes them by their names, with the \
+             credentials of the request: grant the verb {verb:?} for this resource",
+            self.status.message
+        );
+        self
+    }
+
+    /// API servers delete no collection at this path.
+    pub(crate) fn undeletable_collection() -> Self {
+        Self::new(
+            StatusCode::METHOD_NOT_ALLOWED,
+            "the server does not allow this method on the requested resource: delete the collection of one namespace, or objects by name",
+        )
+    }
+
+    /// The API server's response to a list or a delete is not what the sidecar needs to delete some objects of a collection.
+    pub(crate) fn unfinished_deletion(problem: &str) -> Self {
+        Self::new(
+            StatusCode::BAD_GATEWAY,
+            format!("the sidecar lists this collection to delete some of its objects, and cannot go on: {problem}"),
+        )
+    }
+
+    /// The objects of a collection were not all deleted in time. Without `Retry-After`, because some were.
+    pub(crate) fn slow_deletion(limit: Duration) -> Self {
+        let message = format!(
+            "the sidecar deletes the objects of this collection by their names, and not all were deleted within {} s; repeat the request",
+            limit.as_secs()
+        );
+        Self::new(StatusCode::GATEWAY_TIMEOUT, message).with_failure(Failure::Timeout)
+    }
+
     fn with_object(mut self, object: &NamedObject) -> Self {
         let details = self.details();
         details.name.clone_from(&object.name);
@@ -424,23 +497,28 @@ impl Reply {
 
     /// The response in JSON or protobuf, whichever the client prefers.
     pub(crate) fn into_response(self, accept: &Accept) -> Response<Bytes> {
-        let (body, content_type) = if accept.is_protobuf() {
-            (self.status.to_protobuf(), "application/vnd.kubernetes.protobuf")
-        } else {
-            (self.status.to_json(), "application/json")
-        };
-        let mut response = Response::new(Bytes::from(body));
-        *response.status_mut() = StatusCode::from_u16(self.status.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-        let length = response.body().len();
-        let headers = response.headers_mut();
-        headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
-        headers.insert(CACHE_CONTROL, HeaderValue::from_static(NOT_CACHED));
-        headers.insert(CONTENT_LENGTH, HeaderValue::from(length));
+        let mut response = status_response(&self.status, accept);
         if let Some(seconds) = self.retry_after {
-            headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
+            response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));
         }
         response
     }
+}
+
+fn status_response(status: &Status, accept: &Accept) -> Response<Bytes> {
+    let (body, content_type) = if accept.is_protobuf() {
+        (status.to_protobuf(), "application/vnd.kubernetes.protobuf")
+    } else {
+        (status.to_json(), "application/json")
+    };
+    let mut response = Response::new(Bytes::from(body));
+    *response.status_mut() = StatusCode::from_u16(status.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    let length = response.body().len();
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static(NOT_CACHED));
+    headers.insert(CONTENT_LENGTH, HeaderValue::from(length));
+    response
 }
 
 /// Error of a request body of which nothing arrived for too long.

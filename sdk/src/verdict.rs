@@ -144,7 +144,8 @@ impl RequestEdit {
         })
     }
 
-    /// Leaves objects that do not match out of the response. For list and watch. Several such edits add up.
+    /// Leaves objects that do not match out of the response, or out of the delete of a collection. For list, watch and
+    /// deletecollection. Several such edits add up.
     #[must_use]
     pub fn keep_objects(predicate: ObjectPredicate) -> Self {
         Self::KeepObjects(predicate.into_nodes())

@@ -1,4 +1,4 @@
-//! Lists and watches of which a plugin keeps some objects (`keep-objects`).
+//! Lists, watches and deletes of collections of which a plugin keeps some objects (`keep-objects`).
 
 use std::sync::Arc;
 
@@ -328,22 +328,29 @@ async fn edit_of_other_verbs_is_the_plugins_fault() -> anyhow::Result<()> {
 }
 
 #[tokio::test]
-async fn deletecollection_is_refused_whatever_the_failure_policy() -> anyhow::Result<()> {
+async fn deletecollection_deletes_kept_objects_alone() -> anyhow::Result<()> {
     for policy in ["Closed", "Open"] {
-        let entry = keeping_entry(json!({ "namespaces": ["a"] })).with_field("onFailure", policy.into());
+        let predicate = json!({ "names": ["a0", "a2", "b0"] });
+        let entry = keeping_entry(predicate).with_field("onFailure", policy.into());
         let env = start_env_with(entry).await?;
-        let answer = env.client().send(Method::DELETE, OF_A, "").await?;
-        let status = answer.json();
-        assert_eq!(
-            (answer.status, &status["reason"]),
-            (400, &"BadRequest".into()),
-            "{policy}"
-        );
-        let message = status["message"].as_str().unwrap();
-        assert!(message.contains("cannot be deleted in part"), "{message}");
-        let left = env.api.store().read(|state| state.list("configmaps").count());
-        assert_eq!(left, 5, "{policy}");
+        let deleted = env.client().send(Method::DELETE, OF_A, "").await?;
+        assert_eq!(deleted.status, 200, "{policy}: {:?}", deleted.body);
+        let left = Client::http1(env.api.address()).get(ALL).await?;
+        assert_eq!(left.names(), ["a1", "b0", "b1"], "{policy}");
+        assert_eq!(env.api.requests().count("delete"), 2);
     }
+    Ok(())
+}
+
+#[tokio::test]
+async fn deletecollection_deletes_objects_that_all_plugins_keep() -> anyhow::Result<()> {
+    let second = keeping_entry(json!({ "names": ["a1", "a2"] })).with_field("name", "second/test".into());
+    let env = TestEnv::start(vec![keeping_entry(json!({ "names": ["a0", "a1"] })), second]).await?;
+    env.seed_config_maps("default", "a", 3)?;
+    let collection = "/api/v1/namespaces/default/configmaps";
+    assert_eq!(env.client().send(Method::DELETE, collection, "").await?.status, 200);
+    let left = Client::http1(env.api.address()).get(ALL).await?;
+    assert_eq!(left.names(), ["a0", "a2"]);
     Ok(())
 }
 

@@ -32,7 +32,8 @@ pub(super) fn apply(uri: &Uri, edits: &[Attributed]) -> Result<Option<PathAndQue
             RequestEdit::KeepObjects(_) => {
                 return Err(EditError::Plugin {
                     entry: *entry,
-                    what: "keep-objects on external traffic: it is legal on list and watch".to_owned(),
+                    what: "keep-objects on external traffic: it is legal on list, watch and deletecollection"
+                        .to_owned(),
                 });
             }
             RequestEdit::DropFields(_) => {

@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use ctrlmesh_wire::objects::Predicate;
 
-/// Which objects of a list or watch a client gets, or what the object of a request has to match.
+/// Which objects of a list or watch a client gets or of a collection it deletes, or what the object of a request has to match.
 #[derive(Debug, Clone)]
 pub struct ObjectPredicate(Rc<Shared>);
 

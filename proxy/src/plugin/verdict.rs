@@ -34,7 +34,7 @@ pub enum RequestEdit {
         /// The API server's name for it.
         to: String,
     },
-    /// Leave the objects that do not match out of a list or watch. Already validated.
+    /// Leave the objects that do not match out of a list, a watch or the delete of a collection. Already validated.
     KeepObjects(ObjectPredicate),
     /// Leave these fields out of the objects of a list or watch. Already validated.
     DropFields(PluginDroppedFields),

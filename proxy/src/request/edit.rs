@@ -103,8 +103,8 @@ impl Work<'_> {
                 });
                 Ok(())
             }
-            RequestEdit::KeepObjects(_) => self.keep_objects("keep-objects"),
-            RequestEdit::AskAboutObjects(_) => self.keep_objects("ask-about-objects"),
+            RequestEdit::KeepObjects(_) => self.keep_objects(),
+            RequestEdit::AskAboutObjects(_) => self.ask_about_objects(),
             RequestEdit::DropFields(_) => self.drop_fields(),
             RequestEdit::RequireObjectMatch(..) => self.check_is_about_object(),
         }
@@ -182,15 +182,22 @@ impl Work<'_> {
         }
     }
 
-    fn keep_objects(&mut self, edit: &str) -> Result<(), Refused> {
+    fn keep_objects(&mut self) -> Result<(), Refused> {
+        self.is_collection("keep-objects")?;
+        // A deletion lists the objects itself.
+        self.filters_objects |= self.info.verb != Verb::DeleteCollection;
+        Ok(())
+    }
+
+    fn ask_about_objects(&mut self) -> Result<(), Refused> {
         if self.info.verb == Verb::DeleteCollection {
             // Refused whatever the failure policy: without the plugin's edits, objects would be deleted that it does not keep.
             return Err(Refused::Client(
-                "a plugin keeps only some objects of this collection, and a collection cannot be deleted in part: delete objects by name"
+                "a plugin asks about the objects of this collection, which is legal on list and watch only: delete objects by name"
                     .to_owned(),
             ));
         }
-        self.check_is_read(edit)?;
+        self.check_is_read("ask-about-objects")?;
         self.filters_objects = true;
         Ok(())
     }

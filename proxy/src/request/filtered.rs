@@ -3,7 +3,8 @@
 //! Flow: call the plugins, apply their edits (`edit`, `edit_body`), check that the client's resource version fits its view (`view_check`)
 //! and that the object of the request is one that entries let the client have (`required_object`), send, call the plugins for the response,
 //! inflate the body and leave objects and fields out of it (`object_filter`), shape it. A list that was narrowed in the same way before is
-//! not edited again (`narrowed_lists`).
+//! not edited again (`narrowed_lists`). The delete of a collection of which entries keep only some objects is not sent; they are deleted by
+//! their names (`collection_delete`).
 
 use std::rc::Rc;
 
@@ -16,6 +17,7 @@ use http_body::Body as _;
 use tokio::time::Instant;
 use tracing::info;
 
+use super::collection_delete;
 use super::earlier_lock;
 use super::early_response::{ServeResult, sidecar_response};
 use super::edit::{self, Edited};
@@ -70,6 +72,11 @@ impl Prepared {
         !(self.renames.is_empty() && self.delete_options.is_empty())
     }
 
+    /// Whether the request deletes a collection of which an entry keeps only some objects.
+    fn deletes_kept_objects(&self, info: &RequestInfo<'_>) -> bool {
+        info.verb == Verb::DeleteCollection && collection_delete::keeps_objects(&self.edits)
+    }
+
     /// Whether an entry lets the request pass only for some objects.
     fn requires_object(&self) -> bool {
         let mut edits = self.edits.iter();
@@ -122,6 +129,10 @@ impl FilteredRequest {
                 Err(reply) => return Ok(sidecar_response(exchange.record, &self.accept, reply)),
             };
         }
+        if prepared.deletes_kept_objects(&exchange.info) {
+            // Boxed, so that the future of other requests stays small.
+            return Box::pin(self.delete_kept_objects(exchange, &prepared, &parts.headers, body)).await;
+        }
         let uri = prepared.uri.as_ref().unwrap_or(exchange.uri);
         // A tunnel has no bodies in which an object could be renamed or left out.
         if exchange.upgrade.is_some() && prepared.renamed.is_none() && prepared.object_filter.is_none() {
@@ -164,6 +175,32 @@ impl FilteredRequest {
             }
             None => Ok(body),
         }
+    }
+
+    /// Deletes the objects of the collection that entries keep, and runs the response phase for what the client gets. `headers` are those
+    /// to be sent.
+    async fn delete_kept_objects(
+        &self,
+        exchange: &Exchange<'_>,
+        prepared: &Prepared,
+        headers: &HeaderMap,
+        body: RequestBody,
+    ) -> ServeResult {
+        let (edits, sent) = (&prepared.edits, prepared.uri.as_ref().unwrap_or(exchange.uri));
+        let deleting = collection_delete::delete_kept_objects(exchange, edits, sent, headers, body, &self.accept);
+        let (mut head, body) = match deleting.await {
+            Ok(response) => response.into_parts(),
+            Err(reply) => return Ok(sidecar_response(exchange.record, &self.accept, reply)),
+        };
+        let shapes = match self.plugins.edit_response(&mut head, &exchange.connection).await {
+            Ok(shapes) => shapes,
+            Err(stop) => return exchange.stop(stop, &self.accept).await,
+        };
+        let mut body: BoxBody = Box::pin(ClientBody::full(body, None));
+        for shape in shapes {
+            body = Box::pin(ShapedBody::new(body, shape, None, Rc::clone(&exchange.connection)));
+        }
+        Ok(ClientBody::boxed(head, body, exchange.record))
     }
 
     /// Runs the response phase for a request that the client wants to upgrade.
@@ -221,13 +258,14 @@ impl FilteredRequest {
         let uri = uri.map_err(|error| Reply::bad_request(format!("the edited request target is no URI: {error}")))?;
         let sent = uri.as_ref().unwrap_or(exchange.uri);
         // Before the view is noted, because it may refuse the request.
-        let object_filter = ObjectFilter::new(
-            &edits,
-            &exchange.info.group,
-            &query,
-            sent,
-            &self.plugins.view.headers.borrow(),
-        )?;
+        let object_filter = match exchange.info.verb {
+            // Its response has no objects of a list.
+            Verb::DeleteCollection => None,
+            _ => {
+                let headers = self.plugins.view.headers.borrow();
+                ObjectFilter::new(&edits, &exchange.info.group, &query, sent, &headers)?
+            }
+        };
         let CheckedView { position, noted } = check_view(exchange, &self.plugins, &query, &edits)?;
         if let (Some(uri), Some(noted)) = (&uri, noted)
             && let headers = self.plugins.view.headers.borrow()

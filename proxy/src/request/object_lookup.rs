@@ -1,7 +1,7 @@
 //! Reads the metadata of one object at the API server, with the identity of a client's request.
 //!
 //! Guarantees: nobody learns of an object that it may not read; the current state is read, and no cache. Leaves decisions on the object to
-//! `required_object`.
+//! `required_object` and `collection_delete`.
 
 use std::time::Duration;
 

@@ -115,3 +115,67 @@ fn unknown_reason_is_left_out() {
     };
     assert_eq!([reason("Unknown"), reason("")], [None, Some("InternalError".into())]);
 }
+
+#[test]
+fn error_of_the_api_server_passes_with_its_details() {
+    let body = br#"{"kind":"Status","apiVersion":"v1","status":"Failure","message":"pods \"a\" is forbidden: no","reason":"Forbidden",
+        "details":{"name":"a","kind":"pods"},"code":403}"#;
+    let reply = Reply::of_api_server(StatusCode::FORBIDDEN, body, Some(7)).lacking_right("delete");
+    let response = reply.into_response(&Accept::default());
+    assert_eq!(
+        (response.status(), &response.headers()[RETRY_AFTER]),
+        (StatusCode::FORBIDDEN, &HeaderValue::from(7))
+    );
+    let status = json_body(&response);
+    assert_eq!(
+        (&status["reason"], &status["details"]["name"]),
+        (&"Forbidden".into(), &"a".into())
+    );
+    let message = status["message"].as_str().unwrap();
+    assert!(message.starts_with("pods \"a\" is forbidden: no; "), "{message}");
+    assert!(message.contains("grant the verb \"delete\""), "{message}");
+}
+
+#[test]
+fn error_without_a_status_gets_one_with_the_beginning_of_its_text() {
+    let text = "x".repeat(2 * MAX_ERROR_CHARACTERS);
+    let response =
+        Reply::of_api_server(StatusCode::SERVICE_UNAVAILABLE, text.as_bytes(), None).into_response(&Accept::default());
+    assert_eq!(
+        (response.status(), response.headers().get(RETRY_AFTER)),
+        (StatusCode::SERVICE_UNAVAILABLE, None)
+    );
+    let status = json_body(&response);
+    assert_eq!(
+        (&status["reason"], &status["code"]),
+        (&"ServiceUnavailable".into(), &503.into())
+    );
+    let message = status["message"].as_str().unwrap();
+    assert_eq!(message.matches('x').count(), MAX_ERROR_CHARACTERS, "{message}");
+}
+
+#[test]
+fn deleted_collection_is_a_success_in_the_encoding_of_the_client() {
+    let response = deleted_collection("apps", "deployments", &Accept::default());
+    assert_eq!(response.status(), 200);
+    let status = json_body(&response);
+    assert_eq!(
+        (&status["status"], &status["details"]["kind"]),
+        (&"Success".into(), &"deployments".into())
+    );
+    let accept = HeaderMap::from_iter([(ACCEPT, HeaderValue::from_static("application/vnd.kubernetes.protobuf"))]);
+    let response = deleted_collection("apps", "deployments", &Accept::from_headers(&accept));
+    assert!(response.body().starts_with(b"k8s\0"));
+}
+
+#[test]
+fn deletion_that_takes_too_long_is_a_timeout_that_no_client_repeats_by_itself() {
+    let response = Reply::slow_deletion(Duration::from_secs(60)).into_response(&Accept::default());
+    assert_eq!(
+        (response.status(), response.headers().get(RETRY_AFTER)),
+        (StatusCode::GATEWAY_TIMEOUT, None)
+    );
+    let status = json_body(&response);
+    assert_eq!(status["reason"], "Timeout");
+    assert!(status["message"].as_str().unwrap().contains("within 60 s"), "{status}");
+}

@@ -53,6 +53,15 @@ impl WriteOutcome {
         }
     }
 
+    /// The outcome of two requests together: that of the one that may go on for longer.
+    pub(crate) const fn and(self, other: Self) -> Self {
+        match (self, other) {
+            (Self::CutOff, _) | (_, Self::CutOff) => Self::CutOff,
+            (Self::GivenUp, _) | (_, Self::GivenUp) => Self::GivenUp,
+            (Self::Finished, Self::Finished) => Self::Finished,
+        }
+    }
+
     /// When the API server has given up the request; `None` if there is nothing to give up.
     pub(crate) fn given_up(self, sent: Instant, ended: Instant) -> Option<Instant> {
         match self {
@@ -110,6 +119,19 @@ mod tests {
             (Err(SendError::TooManyConnections { limit: 1 }), WriteOutcome::Finished),
         ] {
             assert_eq!(WriteOutcome::from_result(&result), outcome, "{result:?}");
+        }
+    }
+
+    #[test]
+    fn outcome_of_two_writes_is_that_of_the_one_that_may_go_on_for_longer() {
+        use WriteOutcome::{CutOff, Finished, GivenUp};
+        for (one, other, both) in [
+            (Finished, Finished, Finished),
+            (Finished, GivenUp, GivenUp),
+            (GivenUp, CutOff, CutOff),
+            (Finished, CutOff, CutOff),
+        ] {
+            assert_eq!((one.and(other), other.and(one)), (both, both));
         }
     }
 

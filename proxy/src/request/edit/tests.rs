@@ -305,13 +305,13 @@ fn keep_objects_edits_only_tables_without_objects() {
 fn edits_of_objects_are_plugins_mistake_on_other_verbs() {
     let (all, one) = ("/api/v1/namespaces/n/pods", "/api/v1/namespaces/n/pods/p");
     for (method, target, verb) in [("GET", one, "get"), ("POST", all, "create"), ("DELETE", one, "delete")] {
-        for (edit, name) in [
-            (keep_objects(), "keep-objects"),
-            (ask_about_objects(), "ask-about-objects"),
-            (drop_fields(), "drop-fields"),
+        for (edit, name, legal) in [
+            (keep_objects(), "keep-objects", "list, watch and deletecollection"),
+            (ask_about_objects(), "ask-about-objects", "list and watch"),
+            (drop_fields(), "drop-fields", "list and watch"),
         ] {
             let refused = apply_to(target, method, vec![edit]);
-            let expected = format!("plugin {name} on {verb}: it is legal on list and watch");
+            let expected = format!("plugin {name} on {verb}: it is legal on {legal}");
             assert_eq!(refused, Err(expected));
         }
     }
@@ -352,8 +352,19 @@ fn requirement_on_an_object_is_legal_on_requests_that_name_one() {
 }
 
 #[test]
-fn deletecollection_of_filtered_objects_is_refused_whatever_the_failure_policy() {
-    for edit in [keep_objects(), ask_about_objects(), drop_fields()] {
+fn deletecollection_of_kept_objects_is_narrowed_by_selectors_alone() {
+    let target = "/api/v1/namespaces/n/pods?includeObject=None";
+    assert_eq!(apply_to(target, "DELETE", vec![keep_objects()]), Ok(None));
+    let edits = vec![keep_objects(), RequestEdit::AndLabelSelector("a=b".into())];
+    let expected = format!("{target}&labelSelector=a%3Db");
+    assert_eq!(apply_to(target, "DELETE", edits), Ok(Some(expected)));
+    let malformed = apply_to("/api/v1/namespaces/n/pods?a;b", "DELETE", vec![keep_objects()]);
+    assert_eq!(malformed, Err("client 400".to_owned()));
+}
+
+#[test]
+fn deletecollection_with_questions_or_dropped_fields_is_refused_whatever_the_failure_policy() {
+    for edit in [ask_about_objects(), drop_fields()] {
         let refused = apply_to("/api/v1/namespaces/n/pods", "DELETE", vec![edit]);
         assert_eq!(refused, Err("client 400".to_owned()));
     }
