@@ -218,9 +218,14 @@ async fn leader_that_changes_shards_writes_no_object_by_name_until_it_has_the_ne
     assert!(env.api.requests().recent().is_empty(), "nothing was sent");
     let refused = r#"ctrlmesh_objects_refused_total{entry="shard-selector/test"}"#;
     assert_eq!(env.sidecar.metric_value(refused).await?, 4.0);
+    let deleted = env.client().send(Method::DELETE, pods, "").await?;
+    assert_eq!(deleted.status, 200, "{:?}", deleted.body);
+    assert_eq!(env.api.requests().count("delete"), 0);
     assert_eq!(env.client().get(&format!("{pods}/p")).await?.status, 200);
 
     lead(&env).await?;
     assert_eq!(patch(&env, "p").await?.status, 200);
+    assert_eq!(env.client().send(Method::DELETE, pods, "").await?.status, 200);
+    assert_eq!(env.client().get(&format!("{pods}/p")).await?.status, 404);
     Ok(())
 }

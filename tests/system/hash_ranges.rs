@@ -2,12 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use ctrlmesh_tests::{Client, EntrySpec, TestEnv, config_map};
-use http::Method;
+use ctrlmesh_tests::{EntrySpec, TestEnv, config_map};
 use serde_json::json;
 
 const ALL: &str = "/api/v1/configmaps";
-const OF_NAMESPACE: &str = "/api/v1/namespaces/default/configmaps";
 
 /// A shard of config maps.
 fn hash_entry(key: &str, ranges: &[&str]) -> EntrySpec {
@@ -63,16 +61,6 @@ async fn each_object_is_in_one_shard_with_those_of_its_controller() -> anyhow::R
     }
     let used: Vec<&usize> = shards.values().flatten().collect();
     assert!(used.iter().any(|shard| *shard != used[0]), "all are in one shard");
-    Ok(())
-}
-
-#[tokio::test]
-async fn deletion_of_a_divided_collection_deletes_nothing() -> anyhow::Result<()> {
-    let env = start_env(hash_entry("uid", &["0-511"])).await?;
-    let answer = env.client().send(Method::DELETE, OF_NAMESPACE, "").await?;
-    assert_eq!(answer.status, 405, "{:?}", answer.body);
-    let direct = Client::http1(env.api.address()).get(ALL).await?;
-    assert_eq!(direct.names().len(), 16);
     Ok(())
 }
 

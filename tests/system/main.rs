@@ -18,6 +18,7 @@ mod breakers_control;
 mod chain_swaps;
 mod changed_shard;
 mod client_memory;
+mod collection_deletes;
 mod combined_limits;
 mod connection_verdicts;
 mod consistent_reads;

@@ -3,18 +3,14 @@
 
 use ctrlmesh_sdk::settings::Invalid;
 use ctrlmesh_sdk::{
-    Host, InstanceInfo, MatchRule, ObjectRefusal, Phases, Plugin, Refusal, Request, RequestEdit, RequestVerdict,
-    Subscription, Verb,
+    Host, InstanceInfo, MatchRule, ObjectRefusal, Phases, Plugin, Request, RequestEdit, RequestVerdict, Subscription,
+    Verb,
 };
 
 use crate::freshness;
 use crate::lock::Lock;
 use crate::settings::{NamedGets, Settings};
 use crate::view::{self, View};
-
-/// A collection is deleted by the API server, which knows no hash ranges: it would delete objects of other shards, too.
-const PARTIAL_DELETION: &str = "this shard has only some objects of this collection, and a collection cannot be deleted in part; \
-                                delete objects by name";
 
 /// A selector that every object matches: no object has this label (`NO_OBJECT_KEY` of the contract).
 const ALL_OBJECTS: &str = "!ctrlmesh.kusionstack.io/nothing";
@@ -74,11 +70,10 @@ impl ShardSelector {
         let (group, resource) = (req.group(), req.resource());
         let mut selector = self.view.selector_for(group, resource);
         let mut kept = self.view.predicate_for(group, resource);
-        if req.verb() == Verb::Deletecollection && kept.take().is_some() {
-            if self.view.is_divided(group, resource) {
-                return RequestVerdict::refuse(Refusal::new(405, PARTIAL_DELETION));
-            }
-            // The host must see that the shard limits the resource, as for reads with all ranges.
+        if req.verb() == Verb::Deletecollection && kept.is_some() && !self.view.is_divided(group, resource) {
+            // The API server can delete the whole collection, and the host need not list it. But the host must see that the shard limits
+            // the resource, as for reads with all ranges.
+            kept = None;
             selector.get_or_insert_with(|| ALL_OBJECTS.to_owned());
         }
         let mut edits: Vec<RequestEdit> = selector.map(RequestEdit::AndLabelSelector).into_iter().collect();

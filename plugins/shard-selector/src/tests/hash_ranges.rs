@@ -262,21 +262,8 @@ fn gets_by_name_are_refused_as_the_setting_says() {
 }
 
 #[test]
-fn deletion_of_a_divided_collection_is_refused() {
-    let verdict = bench(SETTINGS).on_request(&TestRequest::api(Verb::Deletecollection, "example.com", "widgets"));
-    let RequestAction::Refuse(refusal) = verdict.action else {
-        panic!("{verdict:?}")
-    };
-    assert_eq!(refusal.code, 405);
-    assert!(
-        refusal.message.contains("delete objects by name"),
-        "{}",
-        refusal.message
-    );
-}
-
-#[test]
-fn deletion_of_a_part_is_refused_whatever_is_missing() {
+fn deletion_of_a_divided_collection_keeps_the_objects_of_the_shard_alone() {
+    let request = |verb| TestRequest::api(verb, "example.com", "widgets");
     for ranges in [
         r#""0-1022""#,
         r#""1-1023""#,
@@ -285,12 +272,27 @@ fn deletion_of_a_part_is_refused_whatever_is_missing() {
         r#""0-1023"]}}, {"hashRanges": {"key": "uid", "ranges": ["0-511""#,
     ] {
         let settings = SETTINGS.replace(r#""0-255", "512""#, ranges);
-        let verdict = bench(&settings).on_request(&TestRequest::api(Verb::Deletecollection, "example.com", "widgets"));
+        let edits = edits_for(&settings, &request(Verb::Deletecollection));
         assert!(
-            matches!(&verdict.action, RequestAction::Refuse(refusal) if refusal.code == 405),
-            "{ranges}: {verdict:?}"
+            matches!(&edits[..], [RequestEdit::KeepObjects(_)]),
+            "{ranges}: {edits:?}"
         );
+        assert_eq!(edits, edits_for(&settings, &request(Verb::List)), "{ranges}");
     }
+}
+
+#[test]
+fn shard_that_shows_nothing_deletes_nothing() {
+    let settings = r#"{"limits": [{
+        "selector": {"matchExpressions": [{"key": "x", "operator": "Exists"}, {"key": "x", "operator": "DoesNotExist"}]},
+        "hashRanges": {"key": "uid", "ranges": []}
+    }]}"#;
+    let request = TestRequest::api(Verb::Deletecollection, "example.com", "widgets");
+    let edits = edits_for(settings, &request);
+    let [RequestEdit::AndLabelSelector(selector), RequestEdit::KeepObjects(_)] = &edits[..] else {
+        panic!("{edits:?}")
+    };
+    assert!(selector.contains("!x"), "{selector}");
 }
 
 #[test]
