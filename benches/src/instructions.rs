@@ -92,13 +92,16 @@ impl Case {
 }
 
 const GET_ALONE: &str = "get, no entry";
+/// The sidecar remembers no target of these.
+const GET_NAMES: &str = "get, no entry, another name each time";
 const LIST_ALONE: &str = "list, no entry";
 const LIST_REUSE: &str = "list, shard-selector";
 const LIST_CALL: &str = "list, shard-selector, without reuse";
 const GET_MISS: &str = "get, fault-inject, another name each time";
 
-const CASES: [Case; 7] = [
+const CASES: [Case; 8] = [
     Case::new(GET_ALONE, Chain::Empty, GET),
+    Case::new(GET_NAMES, Chain::Empty, GET).with_changing_name(),
     Case::new(LIST_ALONE, Chain::Empty, LIST),
     Case::new(LIST_REUSE, Chain::Sharded, LIST),
     Case::new(LIST_CALL, Chain::Sharded, LIST).without_reuse(),
@@ -112,7 +115,7 @@ const CASES: [Case; 7] = [
 const DIFFERENCES: [(&str, &str, &str); 3] = [
     ("a call: shard-selector", LIST_CALL, LIST_ALONE),
     ("a repeated verdict: shard-selector", LIST_REUSE, LIST_ALONE),
-    ("a miss: fault-inject", GET_MISS, GET_ALONE),
+    ("a miss: fault-inject", GET_MISS, GET_NAMES),
 ];
 
 /// # Errors

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
-use ctrlmesh_proxy::plugin::request_view::{ClientHeaders, RequestState, RequestView};
+use ctrlmesh_proxy::plugin::request_view::{ClientHeaders, Facts, RequestState, RequestView};
 use ctrlmesh_proxy::plugin::verdict::{Outcome, RequestAction, Traffic};
 use ctrlmesh_proxy::wasm::{CompileMode, Compiler, Engine, EntryConfig, Instance, InstanceInfo, Plugin, StateStore};
 use ctrlmesh_wire::Verb;
@@ -133,15 +133,17 @@ fn request_view(verb: Verb, name: &str) -> Rc<RequestView> {
             http::HeaderValue::from_static(value),
         )
     });
-    Rc::new(RequestView {
-        traffic: Traffic::Api,
+    let facts = Facts {
         verb,
-        group: String::new(),
         version: "v1".into(),
         resource: "pods".into(),
-        subresource: String::new(),
         namespace: "operator-demo".into(),
         name: name.into(),
+        ..Facts::without_resource()
+    };
+    Rc::new(RequestView {
+        traffic: Traffic::Api,
+        facts: Rc::new(facts),
         method: http::Method::GET,
         uri: http::Uri::from_static("/api/v1/namespaces/operator-demo/pods"),
         host: "kubernetes.default.svc".into(),

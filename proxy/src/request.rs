@@ -21,6 +21,7 @@
 //! | `headers` | header fields that do not pass from one connection to the other |
 //! | `worker` | the state with which one worker thread serves requests, and the state that all threads share |
 //! | `narrowed_lists` | edited targets of lists that clients repeat |
+//! | `parsed_targets` | parsed and checked targets of requests that clients repeat |
 
 mod collection_delete;
 mod earlier_lock;
@@ -35,6 +36,7 @@ mod hidden_objects;
 mod narrowed_lists;
 mod object_filter;
 mod object_lookup;
+mod parsed_targets;
 mod recheck;
 mod required_object;
 mod selection;

@@ -229,6 +229,37 @@ impl<'a> RequestInfo<'a> {
         }
     }
 
+    /// A copy that borrows nothing. `None` for a method that has no verb, because its text is the client's.
+    #[must_use]
+    pub fn to_static(&self) -> Option<RequestInfo<'static>> {
+        let method = match self.method {
+            "GET" => "GET",
+            "HEAD" => "HEAD",
+            "POST" => "POST",
+            "PUT" => "PUT",
+            "PATCH" => "PATCH",
+            "DELETE" => "DELETE",
+            _ => return None,
+        };
+        Some(RequestInfo {
+            is_resource_request: self.is_resource_request,
+            verb: self.verb,
+            method,
+            path: owned(&self.path),
+            api_prefix: owned(&self.api_prefix),
+            group: owned(&self.group),
+            version: owned(&self.version),
+            namespace: owned(&self.namespace),
+            resource: owned(&self.resource),
+            subresource: owned(&self.subresource),
+            name: owned(&self.name),
+            label_selector: self.label_selector.as_deref().map(owned),
+            field_selector: self.field_selector.as_deref().map(owned),
+            verb_from_prefix: self.verb_from_prefix,
+            rest: owned(&self.rest),
+        })
+    }
+
     /// The verb as upstream spells it: for a request about no resource the HTTP method in lower case.
     #[must_use]
     pub fn verb_str(&self) -> Cow<'a, str> {
@@ -266,6 +297,10 @@ impl<'a> RequestInfo<'a> {
     pub fn may_upgrade(&self) -> bool {
         self.is_resource_request && (matches!(self.verb, Verb::Watch | Verb::Proxy) || !self.subresource.is_empty())
     }
+}
+
+fn owned(text: &str) -> Cow<'static, str> {
+    Cow::Owned(text.to_owned())
 }
 
 #[cfg(test)]

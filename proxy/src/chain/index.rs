@@ -30,6 +30,11 @@ impl Matched {
         Positions(self.0)
     }
 
+    #[cfg(test)]
+    pub(crate) const fn from_bits(bits: u64) -> Self {
+        Self(bits)
+    }
+
     const fn intersection(self, other: Self) -> Self {
         Self(self.0 & other.0)
     }

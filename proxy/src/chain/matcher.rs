@@ -52,15 +52,16 @@ pub struct MatchQuery<'a> {
 impl<'a> MatchQuery<'a> {
     /// The properties of a request; `headers` are those of the view.
     pub fn new(view: &'a RequestView, headers: &'a HeaderMap) -> Self {
+        let facts = &*view.facts;
         let user_agent = headers.get(USER_AGENT);
         Self {
             traffic: view.traffic,
-            verb: view.verb,
-            group: &view.group,
-            resource: &view.resource,
-            subresource: &view.subresource,
-            namespace: &view.namespace,
-            name: &view.name,
+            verb: facts.verb,
+            group: &facts.group,
+            resource: &facts.resource,
+            subresource: &facts.subresource,
+            namespace: &facts.namespace,
+            name: &facts.name,
             path: view.uri.path(),
             host: &view.host,
             user_agent: user_agent.and_then(|agent| agent.to_str().ok()).unwrap_or_default(),

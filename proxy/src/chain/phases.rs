@@ -287,7 +287,7 @@ impl Plugins {
     pub(crate) fn headers_to_send(&self, edits: &[Attributed]) -> HeaderMap {
         let are_objects_asked_about = edits.iter().any(|(_, edit)| edit.question().is_some());
         let are_read_later =
-            self.view.verb == Verb::Watch || are_objects_asked_about || self.wants_response() || self.wants_end();
+            self.view.facts.verb == Verb::Watch || are_objects_asked_about || self.wants_response() || self.wants_end();
         let mut headers = self.view.headers.fields_to_send(are_read_later);
         edit_headers(&mut headers, edits);
         headers

@@ -65,6 +65,8 @@ impl EntryId {
 
 /// A chain in force, or about to be.
 pub struct Snapshot {
+    /// Unique within the process, and never reused.
+    pub(crate) id: u64,
     /// The document's generation; 0: no document yet.
     pub generation: u64,
     /// Digest of the document's bytes; `None`: no document yet.
@@ -97,10 +99,12 @@ impl Snapshot {
     }
 
     fn from_entries(generation: u64, document: Option<Digest>, mut entries: Vec<Arc<Entry>>) -> Self {
+        static NEXT_ID: AtomicU64 = AtomicU64::new(1);
         debug_assert!(entries.len() <= MAX_ENTRIES_PER_POD, "the caller has checked that");
         entries.sort_by(|a, b| (a.order, &a.name).cmp(&(b.order, &b.name)));
         let index = Index::new(entries.iter().map(|entry| (&entry.matcher, entry.subscription.phases)));
         Self {
+            id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
             generation,
             document,
             is_first: false,

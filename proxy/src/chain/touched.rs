@@ -284,17 +284,18 @@ fn request_name(view: &RequestView) -> String {
             MAX_REQUEST_BYTES,
         );
     }
-    if view.resource.is_empty() {
+    let facts = &*view.facts;
+    if facts.resource.is_empty() {
         return printable(&format!("{} {}", view.method, view.uri.path()), MAX_REQUEST_BYTES);
     }
-    let mut text = format!("{} {}", view.verb, view.resource);
-    for (before, part) in [(".", &view.group), ("/", &view.subresource)] {
+    let mut text = format!("{} {}", facts.verb, facts.resource);
+    for (before, part) in [(".", &facts.group), ("/", &facts.subresource)] {
         if !part.is_empty() {
             text.push_str(before);
             text.push_str(part);
         }
     }
-    match (&*view.namespace, &*view.name) {
+    match (&*facts.namespace, &*facts.name) {
         ("", "") => {}
         ("", name) => text.push_str(&format!(" {name}")),
         (namespace, "") => text.push_str(&format!(" in {namespace}")),
@@ -306,15 +307,15 @@ fn request_name(view: &RequestView) -> String {
 #[cfg(test)]
 mod tests {
     use std::cell::Cell;
+    use std::rc::Rc;
 
     use ctrlmesh_wire::Verb;
 
     use super::*;
-    use crate::plugin::request_view::{ClientHeaders, RequestState};
+    use crate::plugin::request_view::{ClientHeaders, Facts, RequestState};
 
     fn view_of(name: &str) -> RequestView {
-        RequestView {
-            traffic: Traffic::Api,
+        let facts = Facts {
             verb: Verb::Update,
             group: "apps".to_owned(),
             version: "v1".to_owned(),
@@ -322,6 +323,10 @@ mod tests {
             subresource: "status".to_owned(),
             namespace: "shop".to_owned(),
             name: name.to_owned(),
+        };
+        RequestView {
+            traffic: Traffic::Api,
+            facts: Rc::new(facts),
             method: http::Method::PUT,
             uri: http::Uri::from_static("/apis/apps/v1/secret?token=x"),
             host: "api".into(),
@@ -427,7 +432,7 @@ mod tests {
         external.host = "hooks.example.com".into();
         assert_eq!(request_name(&external), "PUT hooks.example.com:443");
         external.traffic = Traffic::Api;
-        external.resource = String::new();
+        external.facts = Rc::new(Facts::without_resource());
         assert_eq!(request_name(&external), "PUT /apis/apps/v1/secret");
     }
 

@@ -22,7 +22,7 @@ use crate::connection::head_size;
 use crate::connection::{Connection, IncomingBody};
 use crate::observe::record::Record;
 use crate::observe::{Class, ProxyForm};
-use crate::plugin::request_view::{ClientHeaders, RequestState, RequestView};
+use crate::plugin::request_view::{ClientHeaders, Facts, RequestState, RequestView};
 use crate::plugin::verdict::Traffic;
 use crate::request::early_response::{ServeResult, sidecar_response};
 use crate::request::exchange::user_agent;
@@ -133,13 +133,7 @@ impl Call {
     fn request_view(&self, parts: &mut Parts) -> RequestView {
         RequestView {
             traffic: Traffic::External,
-            verb: Verb::NonResource,
-            group: String::new(),
-            version: String::new(),
-            resource: String::new(),
-            subresource: String::new(),
-            namespace: String::new(),
-            name: String::new(),
+            facts: Rc::new(Facts::without_resource()),
             method: parts.method.clone(),
             uri: self.destination.uri.clone(),
             host: self.destination.host().into(),

@@ -5,6 +5,8 @@
 use std::cell::{Cell, Ref, RefCell};
 use std::rc::Rc;
 
+use ctrlmesh_wire::{RequestInfo, Verb};
+
 use crate::plugin::held_place::HeldPlace;
 use crate::plugin::verdict::Traffic;
 
@@ -12,16 +14,7 @@ use crate::plugin::verdict::Traffic;
 #[derive(Debug, Clone)]
 pub struct RequestView {
     pub traffic: Traffic,
-    pub verb: ctrlmesh_wire::Verb,
-    /// API group; empty for the core group.
-    pub group: String,
-    pub version: String,
-    pub resource: String,
-    pub subresource: String,
-    /// Namespace; empty if there is none.
-    pub namespace: String,
-    /// Object name; empty if there is none.
-    pub name: String,
+    pub facts: Rc<Facts>,
     pub method: http::Method,
     /// Path and query as sent; `path()` and `query()` decode on demand.
     pub uri: http::Uri,
@@ -34,6 +27,50 @@ pub struct RequestView {
     pub headers: ClientHeaders,
     /// State that entries keep for the request.
     pub state: RequestState,
+}
+
+/// What method and target say about a request, in the terms of [`RequestInfo`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Facts {
+    pub verb: Verb,
+    /// API group; empty for the core group.
+    pub group: String,
+    pub version: String,
+    pub resource: String,
+    pub subresource: String,
+    /// Namespace; empty if there is none.
+    pub namespace: String,
+    /// Object name; empty if there is none.
+    pub name: String,
+}
+
+impl Facts {
+    #[must_use]
+    pub fn new(info: &RequestInfo<'_>) -> Self {
+        Self {
+            verb: info.verb,
+            group: info.group.to_string(),
+            version: info.version.to_string(),
+            resource: info.resource.to_string(),
+            subresource: info.subresource.to_string(),
+            namespace: info.namespace.to_string(),
+            name: info.name.to_string(),
+        }
+    }
+
+    /// The facts of a request that is about no resource.
+    #[must_use]
+    pub const fn without_resource() -> Self {
+        Self {
+            verb: Verb::NonResource,
+            group: String::new(),
+            version: String::new(),
+            resource: String::new(),
+            subresource: String::new(),
+            namespace: String::new(),
+            name: String::new(),
+        }
+    }
 }
 
 /// Header fields as sent by the client. They are here until the request is sent, and then only if a guest may still read them. Credentials

@@ -21,7 +21,7 @@ use super::worker::Worker;
 use crate::chain::EntryId;
 use crate::chain::phases::{Attributed, Plugins};
 use crate::controller_state::leadership::HeldLock;
-use crate::plugin::request_view::{ClientHeaders, RequestState, RequestView};
+use crate::plugin::request_view::{ClientHeaders, Facts, RequestState, RequestView};
 use crate::plugin::verdict::{ObjectRefusal, RequestEdit, Traffic};
 
 /// How often a watch that shows nothing checks whether the controller leads by its new lock.
@@ -53,7 +53,7 @@ pub(super) fn hide_objects(worker: &Worker, plugins: &Plugins, edits: &mut Vec<A
 /// The entry that refuses a write, because it requires an object and also gives a lock another name by which the controller may still
 /// lead. `None`: none does. A get that is refused with a conflict opens a tunnel into a pod, so it is as good as a write.
 pub(super) fn refusing_entry(worker: &Worker, plugins: &Plugins, edits: &[Attributed]) -> Option<EntryId> {
-    let is_get = plugins.view.verb == Verb::Get;
+    let is_get = plugins.view.facts.verb == Verb::Get;
     let is_fence = |edit: &RequestEdit| match edit {
         RequestEdit::RequireObjectMatch(_, refusal) => !is_get || *refusal == ObjectRefusal::Conflict,
         _ => false,
@@ -90,15 +90,14 @@ fn renaming_entry(worker: &Worker, plugins: &Plugins, held: &HeldLock, all: &[He
 fn name_in_force(worker: &Worker, plugins: &Plugins, held: &HeldLock) -> Option<(EntryId, String)> {
     let uri: Uri = held.path().parse().ok()?;
     let info = RequestInfo::parse(Method::GET.as_str(), uri.path(), None).ok()?;
+    let facts = Facts {
+        verb: Verb::Get,
+        subresource: String::new(),
+        ..Facts::new(&info)
+    };
     let view = RequestView {
         traffic: Traffic::Api,
-        verb: Verb::Get,
-        group: info.group.to_string(),
-        version: info.version.to_string(),
-        resource: info.resource.to_string(),
-        subresource: String::new(),
-        namespace: info.namespace.to_string(),
-        name: info.name.to_string(),
+        facts: Rc::new(facts),
         method: Method::GET,
         uri: uri.clone(),
         host: Rc::clone(worker.host()),

@@ -92,7 +92,7 @@ async fn rename_request(
     // The response of a write is about as long, and must not be refused for lack of memory.
     exchange.record.release_for_reuse(bytes.len());
     let query = Query::new(exchange.uri.query().unwrap_or_default());
-    let (info, arrived) = (&exchange.info, exchange.record.start());
+    let (info, arrived) = (exchange.info, exchange.record.start());
     let leadership = &exchange.worker.shared.leadership;
     let lock_exchange = leadership.observe_request(info, &query, &rename, (&bytes, named.is_some()), arrived);
     let body = RequestBody::of_bytes(bytes);

@@ -10,13 +10,14 @@ use http::{HeaderMap, HeaderValue, Response, StatusCode, Uri, Version};
 use tokio::time::Instant;
 
 use super::early_response::{self, ServeResult, sidecar_response};
+use super::parsed_targets::ParsedTarget;
 use super::worker::Worker;
 use super::{headers, hidden_objects};
-use crate::chain::MatchQuery;
 use crate::chain::phases::Stop;
+use crate::chain::{MatchQuery, Matched, Snapshot};
 use crate::connection::Connection;
 use crate::observe::record::Record;
-use crate::plugin::request_view::header_text;
+use crate::plugin::request_view::{Facts, header_text};
 use crate::plugin::verdict::Traffic;
 use crate::respond::{Accept, Reply};
 use crate::stream::body::{ClientBody, RequestBody};
@@ -30,7 +31,9 @@ pub(crate) const OWN_USER_AGENT: &str = concat!("ctrlmesh-proxy/", env!("CARGO_P
 pub(crate) struct Exchange<'a> {
     pub(crate) worker: &'a Rc<Worker>,
     pub(crate) connection: Rc<Connection>,
-    pub(crate) info: RequestInfo<'a>,
+    pub(crate) info: &'a RequestInfo<'a>,
+    /// Set if the target was remembered.
+    pub(super) remembered: Option<&'a ParsedTarget>,
     pub(crate) uri: &'a Uri,
     pub(crate) record: &'a Rc<Record>,
     /// The protocol that the client wants to upgrade to.
@@ -40,8 +43,25 @@ pub(crate) struct Exchange<'a> {
 }
 
 impl Exchange<'_> {
-    /// The properties that the chain's entries are matched against.
-    pub(super) fn query<'q>(&'q self, user_agent: &'q str) -> MatchQuery<'q> {
+    /// The entries that want the request, in any phase.
+    pub(super) fn matching_entries(&self, snapshot: &Snapshot, user_agent: &str) -> Matched {
+        let find = || snapshot.matching_entries(&self.query(user_agent));
+        match self.remembered {
+            Some(target) => target.matching_entries(snapshot.id, user_agent, find),
+            None => find(),
+        }
+    }
+
+    /// The facts for plugins.
+    pub(super) fn facts(&self) -> Rc<Facts> {
+        match self.remembered {
+            Some(target) => Rc::clone(target.facts()),
+            None => Rc::new(Facts::new(self.info)),
+        }
+    }
+
+    /// The properties that the chain's entries are matched against. Only the user agent is not from the target.
+    fn query<'q>(&'q self, user_agent: &'q str) -> MatchQuery<'q> {
         MatchQuery {
             traffic: Traffic::Api,
             verb: self.info.verb,
@@ -100,7 +120,7 @@ impl Exchange<'_> {
             self.worker.credentials().refresh_now();
         }
         if hidden_objects::is_already_exists(self.info.verb, &self.info.subresource, status) {
-            hidden_objects::count_hidden_create(self.worker, &self.info, self.uri);
+            hidden_objects::count_hidden_create(self.worker, self.info, self.uri);
         }
         self.record.set_upstream(status.as_u16(), sent.elapsed());
         self.record.set_status(status.as_u16());

@@ -111,7 +111,7 @@ impl FilteredRequest {
             Ok(prepared) => prepared,
             Err(Stop::Reply(reply)) => {
                 let content_type = self.plugins.view.headers.borrow().get(CONTENT_TYPE).cloned();
-                let reply = name_created_object(reply, &exchange.info, content_type, body).await;
+                let reply = name_created_object(reply, exchange.info, content_type, body).await;
                 return Ok(sidecar_response(exchange.record, &self.accept, reply));
             }
             Err(stop) => return exchange.stop(stop, &self.accept).await,
@@ -157,7 +157,7 @@ impl FilteredRequest {
     ) -> Result<RequestBody, Reply> {
         let mut required_uid = None;
         let sent = prepared.uri.as_ref().unwrap_or(exchange.uri);
-        if let Some(required) = RequiredObject::of_edits(&exchange.info, sent, &prepared.edits)? {
+        if let Some(required) = RequiredObject::of_edits(exchange.info, sent, &prepared.edits)? {
             if let Some(entry) = earlier_lock::refusing_entry(exchange.worker, &self.plugins, &prepared.edits) {
                 return Err(required.refuse_earlier_leader(exchange, &self.plugins, entry));
             }
@@ -240,7 +240,7 @@ impl FilteredRequest {
         }
         let query = ParsedQuery::new(exchange.uri.query().unwrap_or_default());
         let edited = self.plugins.apply_edits(&mut edits, |edits| {
-            edit::apply(&exchange.info, exchange.uri, &query, edits)
+            edit::apply(exchange.info, exchange.uri, &query, edits)
         })?;
         let shaped = edits.iter().any(|(_, edit)| edit.shapes_view());
         if shaped && exchange.info.verb == Verb::Watch && exchange.upgrade.is_some() {
@@ -388,7 +388,7 @@ fn list_request<'a>(
     headers: &'a HeaderMap,
     edits: &'a [Attributed],
 ) -> Option<ListRequest<'a>> {
-    ListRequest::new(&exchange.info, exchange.uri, headers, user_agent(headers), edits)
+    ListRequest::new(exchange.info, exchange.uri, headers, user_agent(headers), edits)
 }
 
 /// Whether the body of a write shows that it is about a leader lock. A body that is small enough is read for this, and stays complete.
@@ -400,12 +400,12 @@ async fn read_leader_lock(
     headers: &ClientHeaders,
     body: &mut RequestBody,
 ) -> Result<bool, Reply> {
-    if !LeaderLocks::is_detected_from_body(&exchange.info, body.size_hint().exact()) {
+    if !LeaderLocks::is_detected_from_body(exchange.info, body.size_hint().exact()) {
         return Ok(false);
     }
     let bytes = std::mem::replace(body, RequestBody::Full(None)).collect().await?;
     let leader_locks = &exchange.worker.shared.leader_locks;
-    let is_lock = leader_locks.learn_from_body(&exchange.info, &headers.borrow(), &bytes);
+    let is_lock = leader_locks.learn_from_body(exchange.info, &headers.borrow(), &bytes);
     *body = RequestBody::Full(Some(bytes));
     Ok(is_lock)
 }

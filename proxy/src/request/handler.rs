@@ -31,37 +31,45 @@ pub(crate) async fn handle(
     let class = Class::Api(Verb::NonResource);
     let record = Record::new(&worker.shared.metrics, class, parts.method.clone(), sent);
     let (method, sent) = (record.method().as_str(), record.uri());
-    let parsed = RequestInfo::parse(method, sent.path(), sent.query());
-    if let Ok(info) = &parsed {
-        record.set_verb(info.verb);
+    let target = worker.parsed_targets.borrow().read(method, sent);
+    if let Ok(target) = &target {
+        record.set_verb(target.info().verb);
     }
     let held = record.set_guard(connection.begin_request(), head_size(sent, &parts.headers));
     let held = held.and_then(|()| incoming.hold(&connection));
     let read = held.map_err(|error| Reply::over_bound(error, true)).and_then(|()| {
         check_head(&parts, sent)?;
-        let info = parsed.map_err(bad_request)?;
-        info.check_path(sent.path()).map_err(bad_request)?;
+        let target = target.as_ref().map_err(bad_request)?;
+        let cleaned = target.check_path().map_err(bad_request)?;
         let upgrade = headers::strip_hop_by_hop(&mut parts.headers).map_err(bad_request)?;
-        let cleaned = info.path_without_empty_namespace();
-        Ok((info, upgrade, cleaned.map(|path| with_path(sent, path)).transpose()?))
+        Ok((target, upgrade, cleaned.map(|path| with_path(sent, path)).transpose()?))
     });
     let refused = |reply, parts: &Parts| Ok(sidecar_response(&record, &Accept::from_headers(&parts.headers), reply));
-    let (info, upgrade, cleaned) = match read {
+    let (target, upgrade, cleaned) = match read {
         Ok(read) => read,
         Err(reply) => return refused(reply, &parts),
     };
-    let (info, uri) = match &cleaned {
-        None => (info, sent),
+    // Boxed, because hardly any target is cleaned.
+    let cleaned_info = match &cleaned {
+        None => None,
         Some(uri) => match RequestInfo::parse(method, uri.path(), uri.query()) {
-            Ok(info) => (info, uri),
+            Ok(info) => Some(Box::new(info)),
             Err(error) => return refused(bad_request(error), &parts),
         },
     };
+    let (info, uri) = match (&cleaned_info, &cleaned) {
+        (Some(info), Some(uri)) => (&**info, uri),
+        _ => (target.info(), sent),
+    };
+    if cleaned.is_none() {
+        worker.parsed_targets.borrow_mut().remember(target);
+    }
     let upgrade = upgrade.filter(|_| info.may_upgrade());
     let exchange = Exchange {
         worker: &worker,
         connection,
         info,
+        remembered: target.remembered(),
         uri,
         record: &record,
         upgrade,

@@ -11,7 +11,7 @@ use http::{Method, StatusCode, Uri};
 
 use crate::chain::MatchQuery;
 use crate::chain::phases::Plugins;
-use crate::plugin::request_view::{ClientHeaders, RequestState, RequestView};
+use crate::plugin::request_view::{ClientHeaders, Facts, RequestState, RequestView};
 use crate::plugin::verdict::{RequestEdit, Traffic};
 use crate::request::worker::Worker;
 
@@ -49,15 +49,15 @@ pub(crate) fn count_hidden_create(worker: &Worker, info: &RequestInfo<'_>, uri: 
 
 /// A list request for the created object's kind and namespace.
 fn list_of(worker: &Worker, info: &RequestInfo<'_>, uri: &Uri) -> RequestView {
+    let facts = Facts {
+        verb: Verb::List,
+        subresource: String::new(),
+        name: String::new(),
+        ..Facts::new(info)
+    };
     RequestView {
         traffic: Traffic::Api,
-        verb: Verb::List,
-        group: info.group.to_string(),
-        version: info.version.to_string(),
-        resource: info.resource.to_string(),
-        subresource: String::new(),
-        namespace: info.namespace.to_string(),
-        name: String::new(),
+        facts: Rc::new(facts),
         method: Method::GET,
         uri: uri.clone(),
         host: Rc::clone(worker.host()),

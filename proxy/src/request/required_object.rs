@@ -103,7 +103,7 @@ impl<'a> RequiredObject<'a> {
         headers: &HeaderMap,
         mut body: RequestBody,
     ) -> Result<(RequestBody, Option<RequiredUid>), Reply> {
-        let info = &exchange.info;
+        let info = exchange.info;
         if self.reads_only(FIELDS_OF_PATH) {
             self.refuse_other(exchange, plugins, &self.metadata_of_path(info))?;
             return Ok((body, None));

@@ -37,7 +37,7 @@ pub(super) fn select_plugins(exchange: &Exchange<'_>, parts: &mut Parts) -> Opti
             exchange.record.set_list(in_flight_guard);
             (snapshot, None)
         }
-        _ if may_change_objects(&exchange.info) => {
+        _ if may_change_objects(exchange.info) => {
             let (snapshot, in_flight_guard) = worker.begin_request(Kind::Write);
             exchange.record.set_write(in_flight_guard);
             (snapshot, None)
@@ -45,11 +45,11 @@ pub(super) fn select_plugins(exchange: &Exchange<'_>, parts: &mut Parts) -> Opti
         _ => (worker.shared.chain.load(), None),
     };
     let user_agent = user_agent(&parts.headers);
-    let matched = snapshot.matching_entries(&exchange.query(user_agent));
+    let matched = exchange.matching_entries(&snapshot, user_agent);
     if matched.is_empty() && !must_be_filtered(exchange) {
         return None;
     }
-    let is_lock = worker.shared.leader_locks.is_lock(&exchange.info, user_agent);
+    let is_lock = worker.shared.leader_locks.is_lock(exchange.info, user_agent);
     let plugins = plugins_of(exchange, parts, is_lock, snapshot.clone(), matched);
     Some(FilteredRequest::new(plugins, watch_start))
 }
@@ -81,16 +81,10 @@ fn plugins_of(
     snapshot: Arc<Snapshot>,
     matched: Matched,
 ) -> Rc<Plugins> {
-    let (worker, info) = (exchange.worker, &exchange.info);
+    let worker = exchange.worker;
     let view = RequestView {
         traffic: Traffic::Api,
-        verb: info.verb,
-        group: info.group.to_string(),
-        version: info.version.to_string(),
-        resource: info.resource.to_string(),
-        subresource: info.subresource.to_string(),
-        namespace: info.namespace.to_string(),
-        name: info.name.to_string(),
+        facts: exchange.facts(),
         method: parts.method.clone(),
         uri: exchange.uri.clone(),
         host: Rc::clone(worker.host()),

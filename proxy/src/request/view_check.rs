@@ -29,7 +29,7 @@ pub(super) fn check_view(
     query: &ParsedQuery<'_>,
     edits: &[Attributed],
 ) -> Result<CheckedView, Reply> {
-    let info = &exchange.info;
+    let info = exchange.info;
     if !matches!(info.verb, Verb::List | Verb::Watch) || info.resource.is_empty() {
         return Ok(CheckedView::default());
     }

@@ -15,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::narrowed_lists::NarrowedLists;
+use super::parsed_targets::ParsedTargets;
 use crate::chain::instances::Instances;
 use crate::chain::{ChainHandle, Counter, InFlightGuard, Kind, ReuseSettings, Snapshot};
 use crate::connection::StreamNotifier;
@@ -53,6 +54,8 @@ pub(crate) struct Worker {
     pub(crate) notifier: Rc<StreamNotifier>,
     /// Lists that this thread's clients may repeat.
     pub(super) narrowed_lists: RefCell<NarrowedLists>,
+    /// Targets that this thread's clients may repeat.
+    pub(super) parsed_targets: RefCell<ParsedTargets>,
     upstream: Rc<Upstream>,
     /// Connections for requests with credentials of their own. They lack the sidecar's client certificate, which would turn such requests
     /// into the sidecar's. If there is no certificate, these are the same connections.
@@ -86,6 +89,7 @@ impl Worker {
             )),
             notifier: StreamNotifier::new(),
             narrowed_lists: RefCell::default(),
+            parsed_targets: RefCell::default(),
             upstream,
             client_identity_upstream,
             host: Rc::from(shared.target.authority().host()),

@@ -22,7 +22,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri};
 
 use crate::lock::lock_unpoisoned;
 use crate::plugin::object_metadata::PluginObjectMetadata;
-use crate::plugin::request_view::{ClientHeaders, RequestState, RequestView, ResponseView};
+use crate::plugin::request_view::{ClientHeaders, Facts, RequestState, RequestView, ResponseView};
 use crate::plugin::verdict::{Outcome, RequestVerdict, ResponseVerdict, Subscription, Traffic};
 use crate::wasm::{
     self, Clock, CompileMode, Compiler, Engine, EntryConfig, EntryState, Fault, Instance, InstanceInfo, LogLine,
@@ -310,13 +310,7 @@ pub fn request(method: Method, target: &str) -> Request {
         .expect("the target of a request is understood by an API server");
     Request(RequestView {
         traffic: Traffic::Api,
-        verb: info.verb,
-        group: info.group.clone().into_owned(),
-        version: info.version.clone().into_owned(),
-        resource: info.resource.clone().into_owned(),
-        subresource: info.subresource.clone().into_owned(),
-        namespace: info.namespace.clone().into_owned(),
-        name: info.name.clone().into_owned(),
+        facts: Rc::new(Facts::new(&info)),
         host: "kubernetes.default.svc".into(),
         port: 443,
         is_leader_lock: (info.group == "coordination.k8s.io" && info.resource == "leases").into(),

@@ -226,6 +226,27 @@ fn ordinary_requests_borrow_from_the_url() {
 }
 
 #[test]
+fn copy_that_borrows_nothing_is_equal() {
+    for target in [
+        "/",
+        "/apis/apps/v1/namespaces/n/deployments/d/status?limit=5",
+        "/api/v1/pods?labelSelector=a%3D1&fieldSelector=metadata.name%3Dx",
+        "/api/v1/watch/namespaces/n1/configmaps/c%2D1",
+        "/api/v1/proxy/namespaces/n/services/s/a/b",
+    ] {
+        for method in ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"] {
+            let info = parse(method, target);
+            let copy = info.to_static().unwrap();
+            assert_eq!(copy, info, "{method} {target}");
+            assert!(copy.path_parts().eq(info.path_parts()), "{method} {target}");
+        }
+        for method in ["OPTIONS", "get", ""] {
+            assert_eq!(parse(method, target).to_static(), None, "{method} {target}");
+        }
+    }
+}
+
+#[test]
 fn urls_that_go_refuses_are_refused() {
     let error = |path, query| RequestInfo::parse("GET", path, query).unwrap_err();
     assert_eq!(error("/api/v1/%zz", None), RequestInfoError::BadEscape);

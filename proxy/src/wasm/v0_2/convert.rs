@@ -33,7 +33,7 @@ pub(crate) fn request_traffic(request: Option<&RequestView>) -> types::Traffic {
 }
 
 pub(crate) fn request_verb(request: Option<&RequestView>) -> types::Verb {
-    request.map_or(types::Verb::NonResource, |request| verb_to_wit(request.verb))
+    request.map_or(types::Verb::NonResource, |request| verb_to_wit(request.facts.verb))
 }
 
 /// How a request ended.
