@@ -29,7 +29,7 @@ mod unsent;
 pub(crate) use activity::{Deadlines, Expired, HEAD_TIMEOUT, ObservedStream, Timeouts};
 pub(crate) use handle::{CONNECTION_WINDOW, Connection, Disposition, RequestGuard, STREAM_WINDOW};
 pub(crate) use incoming_body::IncomingBody;
-pub(crate) use memory::{ClientMemory, OverBound, RequestMemory, head_size};
+pub(crate) use memory::{ClientMemory, OverBound, RequestMemory, field_size, head_size, target_size};
 pub(crate) use metrics::ClientMemorySeries;
 pub(crate) use notifier::{Listener, StreamNotifier};
 pub(crate) use outage::{Outage, Outages};

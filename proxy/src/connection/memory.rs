@@ -9,7 +9,7 @@ use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use http::{HeaderMap, Uri};
+use http::{HeaderMap, HeaderName, HeaderValue, Uri};
 
 use super::unsent::ResponseMemory;
 use crate::memory_shares::ClientShares;
@@ -164,11 +164,18 @@ impl ConnectionMemory {
 
 /// Bytes that a request head counts.
 pub(crate) fn head_size(uri: &Uri, headers: &HeaderMap) -> usize {
-    let target = uri.path_and_query().map_or(0, |target| target.as_str().len());
-    let fields = headers
-        .iter()
-        .map(|(name, value)| name.as_str().len() + value.len() + FIELD_OVERHEAD);
-    target + fields.sum::<usize>()
+    let fields = headers.iter().map(|(name, value)| field_size(name, value));
+    target_size(uri) + fields.sum::<usize>()
+}
+
+/// The part of [`head_size`] that the target counts.
+pub(crate) fn target_size(uri: &Uri) -> usize {
+    uri.path_and_query().map_or(0, |target| target.as_str().len())
+}
+
+/// The part of [`head_size`] that a field counts.
+pub(crate) fn field_size(name: &HeaderName, value: &HeaderValue) -> usize {
+    name.as_str().len() + value.len() + FIELD_OVERHEAD
 }
 
 #[cfg(test)]

@@ -10,6 +10,7 @@ use http::{HeaderMap, HeaderValue, Response, StatusCode, Uri, Version};
 use tokio::time::Instant;
 
 use super::early_response::{self, ServeResult, sidecar_response};
+use super::headers::OwnFields;
 use super::parsed_targets::ParsedTarget;
 use super::worker::Worker;
 use super::{headers, hidden_objects};
@@ -76,13 +77,13 @@ impl Exchange<'_> {
         }
     }
 
-    /// Adds the sidecar's credentials and user agent if the client sent none of its own.
-    pub(crate) fn add_credentials(&self, headers: &mut HeaderMap) {
-        if !headers::has_credentials(headers) {
+    /// Adds the sidecar's credentials and user agent if the client sent none of its own. `own` is about these fields.
+    pub(super) fn add_credentials(&self, headers: &mut HeaderMap, own: OwnFields) {
+        if !own.has_credentials {
             self.uses_sidecar_credentials.set(true);
             self.worker.credentials().apply(headers);
         }
-        if !headers.contains_key(USER_AGENT) {
+        if !own.has_user_agent {
             headers.insert(USER_AGENT, HeaderValue::from_static(OWN_USER_AGENT));
         }
     }

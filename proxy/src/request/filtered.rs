@@ -23,6 +23,7 @@ use super::early_response::{ServeResult, sidecar_response};
 use super::edit::{self, Edited};
 use super::edit_body::{self, RenamedExchange};
 use super::exchange::{Exchange, user_agent};
+use super::headers::OwnFields;
 use super::narrowed_lists::{ListRequest, NarrowedList};
 use super::object_filter::{self, ObjectFilter};
 use super::recheck;
@@ -117,7 +118,9 @@ impl FilteredRequest {
             Err(stop) => return exchange.stop(stop, &self.accept).await,
         };
         parts.headers = self.plugins.headers_to_send(&prepared.edits);
-        exchange.add_credentials(&mut parts.headers);
+        // Looked up, because plugins edit fields.
+        let own = OwnFields::look_up(&parts.headers);
+        exchange.add_credentials(&mut parts.headers, own);
         if let Some(object_filter) = &prepared.object_filter {
             object_filter.edit_request(&mut parts.headers);
         }

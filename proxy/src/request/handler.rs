@@ -12,10 +12,11 @@ use http::{Request, Uri};
 
 use super::early_response::{ServeResult, sidecar_response};
 use super::exchange::Exchange;
+use super::headers::{FoundFields, OwnFields};
 use super::upgrade::{self, Offered};
 use super::worker::Worker;
 use super::{MAX_URI, headers, selection};
-use crate::connection::{Connection, IncomingBody, head_size};
+use crate::connection::{Connection, IncomingBody, target_size};
 use crate::observe::Class;
 use crate::observe::record::Record;
 use crate::respond::{Accept, Reply};
@@ -35,13 +36,14 @@ pub(crate) async fn handle(
     if let Ok(target) = &target {
         record.set_verb(target.info().verb);
     }
-    let held = record.set_guard(connection.begin_request(), head_size(sent, &parts.headers));
+    let fields = FoundFields::new(&parts.headers);
+    let held = record.set_guard(connection.begin_request(), target_size(sent) + fields.bytes);
     let held = held.and_then(|()| incoming.hold(&connection));
     let read = held.map_err(|error| Reply::over_bound(error, true)).and_then(|()| {
-        check_head(&parts, sent)?;
+        check_head(&parts, sent, &fields)?;
         let target = target.as_ref().map_err(bad_request)?;
         let cleaned = target.check_path().map_err(bad_request)?;
-        let upgrade = headers::strip_hop_by_hop(&mut parts.headers).map_err(bad_request)?;
+        let upgrade = fields.strip_hop_by_hop(&mut parts.headers).map_err(bad_request)?;
         Ok((target, upgrade, cleaned.map(|path| with_path(sent, path)).transpose()?))
     });
     let refused = |reply, parts: &Parts| Ok(sidecar_response(&record, &Accept::from_headers(&parts.headers), reply));
@@ -78,13 +80,18 @@ pub(crate) async fn handle(
     match selection::select_plugins(&exchange, &mut parts) {
         // Boxed, so that the future of an unfiltered request stays small.
         Some(filtered) => Box::pin(filtered.serve(&exchange, parts, incoming)).await,
-        None => send_unfiltered(&exchange, parts, incoming).await,
+        None => send_unfiltered(&exchange, parts, fields.own, incoming).await,
     }
 }
 
 /// Serves a request that no plugin wants: it is sent unchanged, with credentials if it has none.
-async fn send_unfiltered(exchange: &Exchange<'_>, mut parts: Parts, incoming: IncomingBody) -> ServeResult {
-    exchange.add_credentials(&mut parts.headers);
+async fn send_unfiltered(
+    exchange: &Exchange<'_>,
+    mut parts: Parts,
+    own: OwnFields,
+    incoming: IncomingBody,
+) -> ServeResult {
+    exchange.add_credentials(&mut parts.headers, own);
     if exchange.upgrade.is_some() {
         let body = RequestBody::new(incoming, exchange.record);
         return Ok(
@@ -105,7 +112,7 @@ async fn send_unfiltered(exchange: &Exchange<'_>, mut parts: Parts, incoming: In
     }
 }
 
-fn check_head(parts: &Parts, uri: &Uri) -> Result<(), Reply> {
+fn check_head(parts: &Parts, uri: &Uri, fields: &FoundFields) -> Result<(), Reply> {
     if uri.authority().is_some() && uri.scheme().is_none() {
         return Err(Reply::bad_request("the request target is a host and not a path"));
     }
@@ -119,7 +126,7 @@ fn check_head(parts: &Parts, uri: &Uri) -> Result<(), Reply> {
     if parts.headers.len() > headers::MAX_FIELDS {
         return Err(Reply::too_many_fields(headers::MAX_FIELDS));
     }
-    headers::check_host(parts).map_err(bad_request)
+    fields.check_host(parts.version).map_err(bad_request)
 }
 
 fn bad_request(error: impl std::fmt::Display) -> Reply {

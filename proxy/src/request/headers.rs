@@ -5,10 +5,11 @@
 
 use http::header::{
     AUTHORIZATION, CONNECTION, CONTENT_LENGTH, HOST, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, SEC_WEBSOCKET_PROTOCOL,
-    TE, TRANSFER_ENCODING, UPGRADE,
+    TE, TRANSFER_ENCODING, UPGRADE, USER_AGENT,
 };
-use http::request::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue, Version};
+
+use crate::connection::field_size;
 
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
@@ -44,17 +45,93 @@ pub(crate) enum HostError {
 /// Maximum number of header fields. Go's clients send about ten; a field takes more memory than its bytes.
 pub(crate) const MAX_FIELDS: usize = 256;
 
-/// Checks that there is exactly one `Host`. HTTP/2 has `:authority` instead, and HTTP/1.0 had none.
-///
-/// # Errors
-/// As in [`HostError`].
-pub(crate) fn check_host(parts: &Parts) -> Result<(), HostError> {
-    let mut hosts = parts.headers.get_all(HOST).iter();
-    match (hosts.next(), hosts.next()) {
-        (None, _) if parts.version == Version::HTTP_11 => Err(HostError::Missing),
-        (_, Some(_)) => Err(HostError::Repeated),
-        (Some(host), None) if !host.as_bytes().iter().copied().all(is_host_byte) => Err(HostError::Malformed),
-        _ => Ok(()),
+/// What a walk over the fields of a client's request finds. One walk is cheaper than a lookup for each field. Valid until a field other
+/// than a hop-by-hop one is changed.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct FoundFields {
+    /// Bytes that the fields count.
+    pub(crate) bytes: usize,
+    pub(crate) own: OwnFields,
+    host: Host,
+    has_hop_by_hop: bool,
+}
+
+/// Fields of the client's own that the sidecar would add.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct OwnFields {
+    pub(crate) has_credentials: bool,
+    pub(crate) has_user_agent: bool,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+enum Host {
+    #[default]
+    Missing,
+    Valid,
+    Malformed,
+    Repeated,
+}
+
+impl FoundFields {
+    pub(crate) fn new(headers: &HeaderMap) -> Self {
+        let mut found = Self::default();
+        for (name, value) in headers {
+            found.bytes += field_size(name, value);
+            match name.as_str() {
+                "host" => found.host = found.host.and(value),
+                "user-agent" => found.own.has_user_agent = true,
+                "authorization" => found.own.has_credentials = true,
+                "sec-websocket-protocol" => found.own.has_credentials |= has_token(value),
+                other => found.has_hop_by_hop |= is_hop_by_hop(other),
+            }
+        }
+        found
+    }
+
+    /// Checks that there is exactly one `Host`. HTTP/2 has `:authority` instead, and HTTP/1.0 had none.
+    ///
+    /// # Errors
+    /// As in [`HostError`].
+    pub(crate) fn check_host(&self, version: Version) -> Result<(), HostError> {
+        match self.host {
+            Host::Missing if version == Version::HTTP_11 => Err(HostError::Missing),
+            Host::Malformed => Err(HostError::Malformed),
+            Host::Repeated => Err(HostError::Repeated),
+            Host::Missing | Host::Valid => Ok(()),
+        }
+    }
+
+    /// Removes the hop-by-hop fields from the fields that were walked over. Returns the protocols that the client wants to upgrade to.
+    ///
+    /// # Errors
+    /// The `Connection` field names an end-to-end field.
+    pub(crate) fn strip_hop_by_hop(&self, headers: &mut HeaderMap) -> Result<Option<HeaderValue>, NotAnOption> {
+        if self.has_hop_by_hop {
+            strip_hop_by_hop(headers)
+        } else {
+            Ok(None)
+        }
+    }
+}
+
+impl OwnFields {
+    /// Looks the fields up, for fields that were changed after the walk.
+    pub(crate) fn look_up(headers: &HeaderMap) -> Self {
+        Self {
+            has_credentials: has_credentials(headers),
+            has_user_agent: headers.contains_key(USER_AGENT),
+        }
+    }
+}
+
+impl Host {
+    /// The same with one more `Host` field.
+    fn and(self, value: &HeaderValue) -> Self {
+        match self {
+            Self::Missing if value.as_bytes().iter().copied().all(is_host_byte) => Self::Valid,
+            Self::Missing => Self::Malformed,
+            Self::Valid | Self::Malformed | Self::Repeated => Self::Repeated,
+        }
     }
 }
 
@@ -74,7 +151,7 @@ fn is_host_byte(byte: u8) -> bool {
 const WEBSOCKET_TOKEN: &[u8] = b"base64url.bearer.authorization.k8s.io.";
 
 /// Whether the client sends its own credentials. A request to impersonate a user is not one: it needs the credentials of somebody who may.
-pub(crate) fn has_credentials(headers: &HeaderMap) -> bool {
+fn has_credentials(headers: &HeaderMap) -> bool {
     headers.contains_key(AUTHORIZATION) || headers.get_all(SEC_WEBSOCKET_PROTOCOL).iter().any(has_token)
 }
 
@@ -115,14 +192,7 @@ pub(crate) fn is_offered(offered: &HeaderValue, switched: &HeaderMap) -> bool {
     }
 }
 
-/// Removes the hop-by-hop fields. Returns the protocols that the client wants to upgrade to.
-///
-/// # Errors
-/// The `Connection` field names an end-to-end field.
-pub(crate) fn strip_hop_by_hop(headers: &mut HeaderMap) -> Result<Option<HeaderValue>, NotAnOption> {
-    if !headers.keys().any(is_hop_by_hop) {
-        return Ok(None);
-    }
+fn strip_hop_by_hop(headers: &mut HeaderMap) -> Result<Option<HeaderValue>, NotAnOption> {
     let mut upgrade = false;
     for value in headers.get_all(CONNECTION) {
         let text = value
@@ -182,7 +252,7 @@ pub(crate) fn strip_forwarded(headers: &mut HeaderMap) {
 
 /// Removes the hop-by-hop fields of a response.
 pub(crate) fn strip_response(headers: &mut HeaderMap) {
-    if !headers.keys().any(is_hop_by_hop) {
+    if !headers.keys().any(|name| is_hop_by_hop(name.as_str())) {
         return;
     }
     for name in &HOP_BY_HOP {
@@ -192,16 +262,21 @@ pub(crate) fn strip_response(headers: &mut HeaderMap) {
 
 /// Whether the field is one of [`HOP_BY_HOP`]. Most messages have none of these: one walk is cheaper than a lookup for each, and a text is
 /// compared by its length first.
-fn is_hop_by_hop(name: &HeaderName) -> bool {
+fn is_hop_by_hop(name: &str) -> bool {
     matches!(
-        name.as_str(),
+        name,
         "connection" | "keep-alive" | "proxy-connection" | "te" | "transfer-encoding" | "upgrade" | "http2-settings"
     )
 }
 
 #[cfg(test)]
 mod tests {
+    use http::Uri;
+    use proptest::prelude::*;
+    use proptest::sample::select;
+
     use super::*;
+    use crate::connection::head_size;
 
     fn header_map(fields: &[(&'static str, &'static str)]) -> HeaderMap {
         fields
@@ -210,10 +285,45 @@ mod tests {
             .collect()
     }
 
+    fn strip(headers: &mut HeaderMap) -> Result<Option<HeaderValue>, NotAnOption> {
+        FoundFields::new(headers).strip_hop_by_hop(headers)
+    }
+
+    fn some_fields() -> impl Strategy<Value = HeaderMap> {
+        let mut names = HOP_BY_HOP.to_vec();
+        names.extend([HOST, AUTHORIZATION, SEC_WEBSOCKET_PROTOCOL, USER_AGENT, CONTENT_LENGTH]);
+        let values = vec!["", "a", "a b", "v4, base64url.bearer.authorization.k8s.io.eHk"];
+        prop::collection::vec((select(names), select(values)), 0..8).prop_map(|fields| {
+            let mut headers = HeaderMap::new();
+            for (name, value) in fields {
+                headers.append(name, HeaderValue::from_static(value));
+            }
+            headers
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn walk_finds_what_lookups_find(headers in some_fields()) {
+            let found = FoundFields::new(&headers);
+            prop_assert_eq!(found.own, OwnFields::look_up(&headers));
+            prop_assert_eq!(found.has_hop_by_hop, HOP_BY_HOP.iter().any(|name| headers.contains_key(name)));
+            let mut hosts = headers.get_all(HOST).iter();
+            let expected = match (hosts.next(), hosts.next()) {
+                (None, _) => Err(HostError::Missing),
+                (Some(_), Some(_)) => Err(HostError::Repeated),
+                (Some(host), None) if host.as_bytes().contains(&b' ') => Err(HostError::Malformed),
+                (Some(_), None) => Ok(()),
+            };
+            prop_assert_eq!(found.check_host(Version::HTTP_11), expected);
+            prop_assert_eq!("/".len() + found.bytes, head_size(&Uri::from_static("/"), &headers));
+        }
+    }
+
     #[test]
     fn all_hop_by_hop_fields_are_recognized() {
-        assert!(HOP_BY_HOP.iter().all(is_hop_by_hop));
-        assert!(!is_hop_by_hop(&HOST));
+        assert!(HOP_BY_HOP.iter().all(|name| is_hop_by_hop(name.as_str())));
+        assert!(!is_hop_by_hop(HOST.as_str()));
     }
 
     #[test]
@@ -233,25 +343,18 @@ mod tests {
             ("te", "trailers"),
             ("accept", "a"),
         ]);
-        assert_eq!(strip_hop_by_hop(&mut headers), Ok(None));
+        assert_eq!(strip(&mut headers), Ok(None));
         assert_eq!(headers, header_map(&[("accept", "a")]));
     }
 
     #[test]
     fn upgrade_is_recognized_and_h2c_is_not_one() {
         let mut headers = header_map(&[("connection", "Upgrade"), ("upgrade", "SPDY/3.1")]);
-        assert_eq!(
-            strip_hop_by_hop(&mut headers),
-            Ok(Some(HeaderValue::from_static("SPDY/3.1")))
-        );
+        assert_eq!(strip(&mut headers), Ok(Some(HeaderValue::from_static("SPDY/3.1"))));
         let mut headers = header_map(&[("connection", "upgrade, http2-settings"), ("upgrade", "h2c")]);
-        assert_eq!(strip_hop_by_hop(&mut headers), Ok(None));
+        assert_eq!(strip(&mut headers), Ok(None));
         let mut headers = header_map(&[("upgrade", "websocket")]);
-        assert_eq!(
-            strip_hop_by_hop(&mut headers),
-            Ok(None),
-            "without Connection it is no upgrade"
-        );
+        assert_eq!(strip(&mut headers), Ok(None), "without Connection it is no upgrade");
     }
 
     #[test]
@@ -267,7 +370,7 @@ mod tests {
             for value in offered {
                 headers.append(UPGRADE, HeaderValue::from_str(value).unwrap());
             }
-            let kept = strip_hop_by_hop(&mut headers).unwrap();
+            let kept = strip(&mut headers).unwrap();
             assert_eq!(kept, passed.map(HeaderValue::from_static), "{offered:?}");
         }
     }
@@ -293,9 +396,11 @@ mod tests {
             ("sec-websocket-protocol", "v4.channel.k8s.io", false),
             ("impersonate-user", "jane", false),
         ] {
+            let headers = header_map(&[(name, value)]);
+            let found = FoundFields::new(&headers).own.has_credentials;
             assert_eq!(
-                has_credentials(&header_map(&[(name, value)])),
-                expected,
+                (has_credentials(&headers), found),
+                (expected, expected),
                 "{name}: {value}"
             );
         }
@@ -304,12 +409,11 @@ mod tests {
     #[test]
     fn http1_requests_have_one_host() {
         let check = |version, hosts: &[&'static str]| {
-            let (mut parts, ()) = http::Request::new(()).into_parts();
-            parts.version = version;
+            let mut headers = HeaderMap::new();
             for host in hosts {
-                parts.headers.append(HOST, HeaderValue::from_static(host));
+                headers.append(HOST, HeaderValue::from_static(host));
             }
-            check_host(&parts)
+            FoundFields::new(&headers).check_host(version)
         };
         assert_eq!(check(Version::HTTP_11, &[]), Err(HostError::Missing));
         assert_eq!(check(Version::HTTP_11, &["a", "a"]), Err(HostError::Repeated));
@@ -350,7 +454,7 @@ mod tests {
             let mut headers = HeaderMap::new();
             headers.append(CONNECTION, HeaderValue::from_static("close"));
             headers.append(CONNECTION, HeaderValue::from_str(name).unwrap());
-            assert_eq!(strip_hop_by_hop(&mut headers), Err(NotAnOption(name.to_owned())));
+            assert_eq!(strip(&mut headers), Err(NotAnOption(name.to_owned())));
         }
     }
 }
