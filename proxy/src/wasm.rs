@@ -83,6 +83,7 @@ pub use memory::{GuestMemory, OverLimit};
 pub use metrics::{MemorySeries, PluginSeries};
 pub use plugin::Plugin;
 pub use plugin_log::{Level, LogLine, PluginLog};
+pub(crate) use plugin_metrics::CounterHandle;
 pub use plugin_metrics::{MAX_SERIES, Series, SeriesSet, SeriesValue};
 pub use precompiled::precompile;
 #[cfg(test)]

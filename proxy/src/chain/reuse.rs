@@ -10,7 +10,7 @@
 mod table;
 
 use std::borrow::Cow;
-use std::cell::{Cell, LazyCell};
+use std::cell::{Cell, LazyCell, OnceCell};
 use std::num::NonZeroU64;
 use std::rc::Rc;
 use std::sync::{Arc, OnceLock};
@@ -22,7 +22,7 @@ use tokio::time::Instant;
 
 use crate::plugin::request_view::RequestView;
 use crate::plugin::verdict::{Answer, Cause, OutcomeRule, Refusal, RequestAction, RequestEdit, RequestVerdict, Reuse};
-use crate::wasm::{Ask, Effects, EntryState, Seen, Step, Trace, visible_header};
+use crate::wasm::{Ask, CounterHandle, Effects, EntryState, Seen, SeriesSet, Step, Trace, visible_header};
 
 use table::{Known, Table};
 
@@ -120,6 +120,8 @@ pub(super) struct RememberedCall {
     /// Shared with the requests that get it, so that a repetition copies nothing.
     verdict: Rc<RequestVerdict>,
     effects: Effects,
+    /// The counters of `effects.counts`, in their order; each is empty until a repetition has found it.
+    counters: Box<[OnceCell<CounterHandle>]>,
     /// Milliseconds since 1970 at the call, and until when the verdict holds.
     holds: Option<(u64, u64)>,
     /// Whether an audit has ended the repetitions before that time.
@@ -251,12 +253,8 @@ impl RememberedCalls {
             return Ok(());
         }
         self.unmarked = 0;
-        let call = RememberedCall {
-            verdict: Rc::clone(verdict),
-            holds: until.map(|until| (called_ms, until)),
-            is_withdrawn: Cell::new(false),
-            effects,
-        };
+        let holds = until.map(|until| (called_ms, until));
+        let call = RememberedCall::new(Rc::clone(verdict), effects, holds);
         let bytes = call.bytes();
         let is_timed = |call: &Rc<RememberedCall>| call.holds.is_some();
         self.table
@@ -280,6 +278,16 @@ impl RememberedCalls {
 }
 
 impl RememberedCall {
+    fn new(verdict: Rc<RequestVerdict>, effects: Effects, holds: Option<(u64, u64)>) -> Self {
+        Self {
+            verdict,
+            counters: effects.counts.iter().map(|_| OnceCell::new()).collect(),
+            effects,
+            holds,
+            is_withdrawn: Cell::new(false),
+        }
+    }
+
     fn holds_at(&self, now_ms: impl FnOnce() -> u64) -> bool {
         // A clock that was set back says nothing about a verdict from before.
         let is_its_time = self.holds.is_none_or(|(called_ms, until)| {
@@ -303,19 +311,29 @@ impl RememberedCall {
 
     /// Repeats the call's effects other than those on keys of the state.
     fn repeat_other_effects(&self, request: &RequestView, state: &Arc<EntryState>) {
-        let Effects {
-            counts, note, rules, ..
-        } = &self.effects;
-        if !counts.is_empty() {
-            let counted = counts.iter();
-            let counted = counted.map(|(name, label, by)| (name.as_str(), label.as_str(), *by));
-            state.series().count_all(counted);
-        }
+        let Effects { note, rules, .. } = &self.effects;
+        self.repeat_counts(state.series());
         if let Some(note) = note {
             request.state.set_note(Arc::as_ptr(state).addr(), *note);
         }
         for rule in rules {
             request.state.name_rule(&rule.name, rule.decides);
+        }
+    }
+
+    /// Adds to the metrics that the call added to.
+    fn repeat_counts(&self, series: &SeriesSet) {
+        for ((name, label, by), counter) in self.effects.counts.iter().zip(self.counters.iter()) {
+            if counter.get().is_none()
+                && let Some(found) = series.counter(name, label)
+            {
+                let _ = counter.set(found);
+            }
+            match counter.get() {
+                Some(counter) => counter.add(*by),
+                // The update is dropped and counted, as it was in the call.
+                None => series.count(name, label, *by),
+            }
         }
     }
 

@@ -3,7 +3,8 @@
 //! `metrics.rs` exports them through [`SeriesSet::snapshot`].
 
 use std::collections::BTreeMap;
-use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
 use crate::lock::lock_unpoisoned;
 
@@ -52,19 +53,37 @@ pub enum SeriesValue {
 #[derive(Debug, Default)]
 pub struct SeriesSet(Mutex<Inner>);
 
+/// A counter of an entry. It can be kept, because series are never removed: adding to it takes no lock and no search.
+#[derive(Debug, Clone)]
+pub(crate) struct CounterHandle(Arc<AtomicU64>);
+
 #[derive(Debug, Default)]
 struct Inner {
-    /// By name, then by label, so that a rule that counts each request finds its series without a search.
-    families: BTreeMap<String, BTreeMap<String, SeriesValue>>,
+    /// By name, then by label.
+    families: BTreeMap<String, BTreeMap<String, StoredValue>>,
     /// Number of series in all families.
     len: usize,
     dropped: u64,
+}
+
+#[derive(Debug)]
+enum StoredValue {
+    Counter(CounterHandle),
+    Gauge(f64),
 }
 
 impl SeriesSet {
     /// Adds to a counter.
     pub(crate) fn count(&self, name: &str, label: &str, by: u64) {
         self.update(name, label, SeriesValue::Counter(by));
+    }
+
+    /// The counter; `None` if it does not exist.
+    pub(crate) fn counter(&self, name: &str, label: &str) -> Option<CounterHandle> {
+        match lock_unpoisoned(&self.0).families.get(name)?.get(label)? {
+            StoredValue::Counter(counter) => Some(counter.clone()),
+            StoredValue::Gauge(_) => None,
+        }
     }
 
     /// Adds to several counters: names, labels and amounts. Those beyond the maximum are dropped.
@@ -90,7 +109,7 @@ impl SeriesSet {
             labels.iter().map(|(label, value)| Series {
                 name: name.clone(),
                 label: label.clone(),
-                value: *value,
+                value: value.current(),
             })
         });
         (series.collect(), inner.dropped)
@@ -112,12 +131,41 @@ impl SeriesValue {
     pub(crate) fn is_of_kind(self, other: Self) -> bool {
         std::mem::discriminant(&self) == std::mem::discriminant(&other)
     }
+}
+
+impl CounterHandle {
+    /// Adds to the counter, which stops at [`u64::MAX`].
+    pub(crate) fn add(&self, by: u64) {
+        let mut sum = self.0.load(Ordering::Relaxed);
+        while let Err(other) =
+            self.0
+                .compare_exchange_weak(sum, sum.saturating_add(by), Ordering::Relaxed, Ordering::Relaxed)
+        {
+            sum = other;
+        }
+    }
+}
+
+impl StoredValue {
+    fn new(value: SeriesValue) -> Self {
+        match value {
+            SeriesValue::Counter(sum) => Self::Counter(CounterHandle(Arc::new(AtomicU64::new(sum)))),
+            SeriesValue::Gauge(value) => Self::Gauge(value),
+        }
+    }
+
+    fn current(&self) -> SeriesValue {
+        match self {
+            Self::Counter(counter) => SeriesValue::Counter(counter.0.load(Ordering::Relaxed)),
+            Self::Gauge(value) => SeriesValue::Gauge(*value),
+        }
+    }
 
     /// Applies the update. Returns whether it was of the same kind.
-    const fn update(&mut self, value: Self) -> bool {
+    fn update(&mut self, value: SeriesValue) -> bool {
         match (self, value) {
-            (Self::Counter(sum), Self::Counter(by)) => *sum = sum.saturating_add(by),
-            (Self::Gauge(last), Self::Gauge(value)) => *last = value,
+            (Self::Counter(counter), SeriesValue::Counter(by)) => counter.add(by),
+            (Self::Gauge(last), SeriesValue::Gauge(value)) => *last = value,
             _ => return false,
         }
         true
@@ -144,10 +192,14 @@ impl Inner {
         }
         let labels = self.families.entry(name.to_owned()).or_default();
         // A family has one kind: an exporter cannot print a counter and a gauge under one name.
-        if labels.values().next().is_some_and(|first| !first.is_of_kind(value)) {
+        if labels
+            .values()
+            .next()
+            .is_some_and(|first| !first.current().is_of_kind(value))
+        {
             return false;
         }
-        labels.insert(label.to_owned(), value);
+        labels.insert(label.to_owned(), StoredValue::new(value));
         self.len += 1;
         true
     }
@@ -197,6 +249,26 @@ mod tests {
             [("more", SeriesValue::Counter(64)), ("seen", SeriesValue::Counter(5))]
         );
         assert_eq!(dropped, 3);
+    }
+
+    #[test]
+    fn kept_counter_adds_to_its_series_and_stops_at_maximum() {
+        let set = SeriesSet::default();
+        assert!(set.counter("refused", "a").is_none());
+        set.count("refused", "a", 2);
+        set.count("refused", "b", 1);
+        set.gauge("level", "", 1.0);
+        assert!(set.counter("level", "").is_none(), "it is no counter");
+        assert!(set.counter("refused", "c").is_none());
+        let counter = set.counter("refused", "a").unwrap();
+        let counts = || -> Vec<SeriesValue> { set.snapshot().0.iter().map(|series| series.value).skip(1).collect() };
+        counter.add(3);
+        set.count("refused", "a", 4);
+        assert_eq!(counts(), [SeriesValue::Counter(9), SeriesValue::Counter(1)]);
+        counter.add(u64::MAX);
+        counter.add(1);
+        assert_eq!(counts(), [SeriesValue::Counter(u64::MAX), SeriesValue::Counter(1)]);
+        assert_eq!(set.snapshot().1, 0);
     }
 
     #[test]

@@ -6,7 +6,7 @@ use super::*;
 use crate::plugin::tally::CountingRule;
 use crate::plugin::verdict::{CellWrite, Details, Phases};
 use crate::wasm::harness::request;
-use crate::wasm::{Claim, Clock, ReuseObstacle, Rule, StateStore};
+use crate::wasm::{Claim, Clock, ReuseObstacle, Rule, SeriesValue, StateStore};
 
 /// A call that reads the name of a header's value and of a cell, and takes a token of two.
 struct Fixture {
@@ -147,9 +147,35 @@ fn effects_are_repeated_and_nothing_is_when_tokens_are_short() {
     assert_eq!(request.state.note(entry), 0);
     let (series, _) = fixture.state.series().snapshot();
     assert_eq!(series.len(), 1);
-    assert_eq!(series[0].value, crate::wasm::SeriesValue::Counter(4), "twice two");
+    assert_eq!(series[0].value, SeriesValue::Counter(4), "twice two");
     fixture.clock.advance(Duration::from_millis(100));
     assert_eq!(fixture.repeated(&view("a")).as_deref(), Some("x"));
+}
+
+#[test]
+fn repetitions_add_to_the_series_of_the_call_and_drop_what_it_dropped() {
+    let mut fixture = fixture();
+    let series = |fixture: &Fixture| {
+        let (series, dropped) = fixture.state.series().snapshot();
+        let counts = series.iter().map(|series| (series.name.clone(), series.value));
+        (counts.collect::<Vec<_>>(), dropped)
+    };
+    fixture.state.series().gauge("level", "", 1.0);
+    let mut trace = fixture.trace(&view("a"));
+    for (name, by) in [("seen", 2), ("level", 1), ("Bad", 1), ("seen", 3)] {
+        fixture.state.series().count(name, "", by);
+        trace.record_count(name, "", by);
+    }
+    fixture.learn(trace, &verdict("x", Reuse::WhileUnchanged)).unwrap();
+    for requests in 1..=4 {
+        let expected = [
+            ("level", SeriesValue::Gauge(1.0)),
+            ("seen", SeriesValue::Counter(5 * requests)),
+        ];
+        let expected = expected.map(|(name, value)| (name.to_owned(), value)).to_vec();
+        assert_eq!(series(&fixture), (expected, 2 * requests));
+        assert_eq!(fixture.repeated(&view("a")).as_deref(), Some("x"));
+    }
 }
 
 impl Fixture {
@@ -473,38 +499,24 @@ fn size_of_a_call_counts_all_texts_of_its_verdict() {
             action,
             ..Rc::unwrap_or_clone(verdict("", Reuse::WhileUnchanged))
         });
-        let call = RememberedCall {
-            verdict,
-            effects: Effects::default(),
-            holds: None,
-            is_withdrawn: Cell::new(false),
-        };
+        let call = RememberedCall::new(verdict, Effects::default(), None);
         assert!(call.bytes() > texts * text.len(), "{}", call.bytes());
     }
     let mut trace = Trace::default();
     let key = "k".repeat(500);
     (0..4).for_each(|_| trace.record_increment(&key, 1));
-    let call = RememberedCall {
-        verdict: verdict("", Reuse::WhileUnchanged),
-        effects: trace.into_parts().1,
-        holds: None,
-        is_withdrawn: Cell::new(false),
-    };
+    let call = RememberedCall::new(verdict("", Reuse::WhileUnchanged), trace.into_parts().1, None);
     assert!(call.bytes() > 4 * key.len(), "{}", call.bytes());
     let mut rule = outcome_rule(&text);
     rule.cells.push(CellWrite {
         key: text.clone(),
         write: 1,
     });
-    let call = RememberedCall {
-        verdict: Rc::new(RequestVerdict {
-            outcomes: Some(Rc::new([rule])),
-            ..Rc::unwrap_or_clone(verdict("", Reuse::WhileUnchanged))
-        }),
-        effects: Effects::default(),
-        holds: None,
-        is_withdrawn: Cell::new(false),
-    };
+    let verdict = Rc::new(RequestVerdict {
+        outcomes: Some(Rc::new([rule])),
+        ..Rc::unwrap_or_clone(verdict("", Reuse::WhileUnchanged))
+    });
+    let call = RememberedCall::new(verdict, Effects::default(), None);
     assert!(call.bytes() > 2 * text.len(), "{}", call.bytes());
 }
 
