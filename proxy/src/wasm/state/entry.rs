@@ -45,6 +45,8 @@ struct Keys {
     /// Number of writes and removals of cells so far.
     writes: u64,
     removals: Removals,
+    /// Number of times that a key was added, removed, or written as a cell. While it stays the same, so does [`Keys::write_of`] each key.
+    changes: u64,
     /// When empty keys were last searched for.
     swept_ms: Option<u64>,
 }
@@ -224,8 +226,7 @@ impl EntryState {
         };
         keys.make_room(now, [key])?;
         let write = keys.next_write();
-        keys.values
-            .insert(key.to_owned(), Value::Cell(Cell { value, version }, write));
+        keys.insert(key, Value::Cell(Cell { value, version }, write));
         Ok(Some(version))
     }
 
@@ -251,6 +252,7 @@ impl EntryState {
     /// Removes a key of any kind.
     pub fn remove(&self, key: &str) {
         let mut keys = lock_unpoisoned(&self.keys);
+        keys.changes += 1;
         if let Some(Value::Cell(..)) = keys.values.remove(key) {
             let write = keys.next_write();
             keys.removals.record(key, write);
@@ -262,10 +264,15 @@ impl Keys {
     fn value(&mut self, key: &str, now_ms: u64, fresh: impl FnOnce() -> Value) -> Result<&mut Value, StateError> {
         if !self.values.contains_key(key) {
             self.make_room(now_ms, [key])?;
-            self.values.insert(key.to_owned(), fresh());
+            self.insert(key, fresh());
         }
         // The key exists now.
         self.values.get_mut(key).ok_or(StateError::Invalid)
+    }
+
+    fn insert(&mut self, key: &str, value: Value) {
+        self.changes += 1;
+        self.values.insert(key.to_owned(), value);
     }
 
     fn increment(&mut self, key: &str, by: u64, now_ms: u64) -> Result<(), StateError> {
@@ -338,6 +345,7 @@ impl Keys {
         // At most once a millisecond: repeated failing calls of a plugin must not make it, or others, pay for a search each time.
         if self.swept_ms != Some(now_ms) {
             self.swept_ms = Some(now_ms);
+            self.changes += 1;
             self.values.retain(|_, value| match value {
                 Value::Bucket(bucket) => !bucket.is_full(now_ms),
                 Value::Counter(value) => *value != 0,

@@ -9,8 +9,9 @@ use crate::plugin::verdict::{CellWrite, Crossing, OutcomeRule};
 #[derive(Debug, Default)]
 pub(super) struct StoredTally {
     tally: Tally,
-    /// Numbers of the cells' writes.
-    writes: Vec<u64>,
+    cells: Vec<CellWrite>,
+    /// [`Keys::changes`] when `cells` were last found to be current: until the next change they still are.
+    checked_at: Option<u64>,
     /// The highest entry id under which an outcome was counted.
     newest_entry_id: u64,
 }
@@ -19,7 +20,8 @@ pub(super) struct StoredTally {
 impl StoredTally {
     /// The counts, and the writes that they belong to. The entry id is left out: two sidecars number entries differently.
     pub(super) fn describe(&self) -> String {
-        format!("{:?} {:?}", self.tally, self.writes)
+        let writes: Vec<u64> = self.cells.iter().map(|cell| cell.write).collect();
+        format!("{:?} {writes:?}", self.tally)
     }
 }
 
@@ -35,6 +37,24 @@ pub(crate) struct CountedOutcome {
 impl StoredTally {
     pub(super) fn is_empty(&mut self, now_ms: u64) -> bool {
         self.tally.is_empty(now_ms)
+    }
+
+    /// Whether the cells of the rule are known to be as they were under its request.
+    fn is_current(&self, rule: &OutcomeRule, changes: u64) -> bool {
+        self.checked_at == Some(changes) && self.cells == rule.cells
+    }
+
+    /// Gives the tally the cells of a rule, which are current.
+    fn fit_cells(&mut self, cells: &[CellWrite], checked_at: u64) {
+        if self.cells != cells {
+            let writes = self.cells.iter().map(|cell| cell.write);
+            if !writes.eq(cells.iter().map(|cell| cell.write)) {
+                // The rule's cells are as they are now, so the tally is of an earlier state.
+                self.tally = Tally::default();
+            }
+            self.cells = cells.to_vec();
+        }
+        self.checked_at = Some(checked_at);
     }
 }
 
@@ -86,29 +106,20 @@ impl Keys {
         judged: Judged,
         now_ms: u64,
     ) -> Result<Option<Crossing>, StateError> {
-        let is_current = |cell: &CellWrite| self.write_of(&cell.key) == Some(cell.write);
-        if !rule.cells.iter().all(is_current) {
-            return Ok(None);
-        }
-        let fresh = || Value::Tally(StoredTally::default());
-        // The key of a tally that exists is looked up once.
         let stored = match self.values.get_mut(&rule.tally) {
-            Some(stored) => stored,
-            None => self.value(&rule.tally, now_ms, fresh)?,
+            // The usual case: only the tally is looked up.
+            Some(Value::Tally(stored)) if stored.is_current(rule, self.changes) => {
+                if entry_id < stored.newest_entry_id {
+                    return Ok(None);
+                }
+                stored
+            }
+            _ => match self.current_tally(rule, entry_id, now_ms)? {
+                Some(stored) => stored,
+                None => return Ok(None),
+            },
         };
-        let Value::Tally(stored) = stored else {
-            return Err(StateError::WrongKind);
-        };
-        if entry_id < stored.newest_entry_id {
-            return Ok(None);
-        }
         stored.newest_entry_id = entry_id;
-        let writes = rule.cells.iter().map(|cell| cell.write);
-        if !writes.clone().eq(stored.writes.iter().copied()) {
-            // The rule's cells are as they are now, so the tally is of an earlier state.
-            stored.tally = Tally::default();
-            stored.writes = writes.collect();
-        }
         let Some((crossed, counts)) = stored.tally.count(&rule.counting, judged, now_ms) else {
             return Ok(None);
         };
@@ -118,6 +129,30 @@ impl Keys {
             crossed,
             counts,
         }))
+    }
+
+    /// The tally of a rule, for the rule's cells; `None` if the rule does not count in it any more.
+    fn current_tally(
+        &mut self,
+        rule: &OutcomeRule,
+        entry_id: u64,
+        now_ms: u64,
+    ) -> Result<Option<&mut StoredTally>, StateError> {
+        // Before the tally is added, which is a change, too: its key may be that of a cell.
+        let changes = self.changes;
+        let is_current = |cell: &CellWrite| self.write_of(&cell.key) == Some(cell.write);
+        if !rule.cells.iter().all(is_current) {
+            return Ok(None);
+        }
+        let fresh = || Value::Tally(StoredTally::default());
+        let Value::Tally(stored) = self.value(&rule.tally, now_ms, fresh)? else {
+            return Err(StateError::WrongKind);
+        };
+        if entry_id < stored.newest_entry_id {
+            return Ok(None);
+        }
+        stored.fit_cells(&rule.cells, changes);
+        Ok(Some(stored))
     }
 
     /// The version of a cell; 0 if it does not exist.

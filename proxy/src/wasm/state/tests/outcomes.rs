@@ -122,6 +122,60 @@ fn outcome_from_before_a_write_is_not_counted_and_tally_starts_anew() {
     assert_eq!(fail(&state, &forgotten).len(), 1);
 }
 
+/// After some outcomes, so that the cells are known to be as they were.
+#[test]
+fn outcome_is_not_counted_after_a_cell_of_its_rule_was_written_removed_or_replaced() {
+    let changes: [fn(&EntryState); 4] = [
+        |state| assert_eq!(state.compare_and_swap("c", 1, vec![2]), Ok(Some(2))),
+        |state| state.remove("c"),
+        |state| assert_eq!(state.add("absent", 0, None), Ok(Some(0))),
+        |state| assert_eq!(state.compare_and_swap("absent", 0, vec![1]), Ok(Some(1))),
+    ];
+    for change in changes {
+        let (state, _) = entry();
+        state.compare_and_swap("c", 0, vec![1]).unwrap();
+        let rule = with_row(rule(&state, "t", &["absent", "c"]), Some(5));
+        for _ in 0..4 {
+            assert_eq!(fail(&state, &rule), []);
+        }
+        change(&state);
+        for _ in 0..5 {
+            assert_eq!(fail(&state, &rule), [], "the row would be long enough");
+        }
+    }
+}
+
+#[test]
+fn rules_with_other_cells_share_a_tally_only_while_their_cells_are_current() {
+    let (state, _) = entry();
+    let (a, b) = (rule(&state, "t", &["a"]), rule(&state, "t", &["b"]));
+    for _ in 0..3 {
+        state.count_outcome(std::slice::from_ref(&a), ENTRY_ID, judge(200));
+    }
+    state.compare_and_swap("b", 0, vec![1]).unwrap();
+    assert_eq!(fail(&state, &a), []);
+    for _ in 0..3 {
+        assert_eq!(fail(&state, &b), [], "its cell was written");
+    }
+    assert_eq!(
+        fail(&state, &a).len(),
+        1,
+        "the other rule has neither counted nor emptied the tally"
+    );
+}
+
+/// The tally takes the place of the cell that its rule has read.
+#[test]
+fn rule_whose_tally_is_one_of_its_cells_counts_once() {
+    let (state, _) = entry();
+    let rule = with_row(rule(&state, "t", &["t"]), Some(1));
+    assert_eq!(fail(&state, &rule).len(), 1);
+    state.count_outcome(std::slice::from_ref(&rule), ENTRY_ID, judge(200));
+    for _ in 0..3 {
+        assert_eq!(fail(&state, &rule), [], "the key holds no cell any more");
+    }
+}
+
 #[test]
 fn outcome_under_earlier_entry_id_is_not_counted_after_one_under_later_entry_id() {
     let (state, _) = entry();
