@@ -113,13 +113,15 @@ struct Window {
     slots: Vec<Slot>,
     /// Number of the newest slot.
     newest: u64,
+    /// Sum of the slots, so that an outcome adds to one slot and reads none of the others.
+    total: Slot,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Slot {
-    requests: u32,
-    failures: u32,
-    slow: u32,
+    requests: u64,
+    failures: u64,
+    slow: u64,
 }
 
 impl CountingRule {
@@ -236,7 +238,7 @@ impl Tally {
     pub(crate) fn count(&mut self, rule: &CountingRule, judged: Judged, now_ms: u64) -> Option<(Crossed, Counts)> {
         self.fit_window(rule.window, now_ms);
         let is_new = match &self.window {
-            Some(window) => window.sum().requests == 0,
+            Some(window) => window.total.requests == 0,
             None => self.consecutive_failures == 0,
         };
         self.is_reported &= !is_new;
@@ -264,16 +266,21 @@ impl Tally {
         if let Some(window) = &mut self.window {
             window.advance_to(now_ms);
         }
-        let sum = self.window.as_ref().map(Window::sum).unwrap_or_default();
-        self.consecutive_failures == 0 && sum.requests == 0
+        self.consecutive_failures == 0 && self.total().requests == 0
+    }
+
+    /// Sum of the window's slots; 0 without a window.
+    fn total(&self) -> Slot {
+        self.window.as_ref().map(|window| window.total).unwrap_or_default()
     }
 
     fn counts(&self) -> Counts {
-        let sum = self.window.as_ref().map(Window::sum).unwrap_or_default();
+        let saturating_u32 = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
+        let total = self.total();
         Counts {
-            requests: sum.requests,
-            failures: sum.failures,
-            slow: sum.slow,
+            requests: saturating_u32(total.requests),
+            failures: saturating_u32(total.failures),
+            slow: saturating_u32(total.slow),
             consecutive_failures: self.consecutive_failures,
         }
     }
@@ -294,6 +301,7 @@ impl Window {
             length_ms: rule.length_ms,
             slots: vec![Slot::default(); rule.slots as usize],
             newest: slot_number(rule.length_ms, rule.slots as usize, now_ms),
+            total: Slot::default(),
         }
     }
 
@@ -302,20 +310,16 @@ impl Window {
     }
 
     fn add(&mut self, judged: Judged) {
+        let is_failure = judged.judgement == Judgement::Failure;
+        let outcome = Slot {
+            requests: 1,
+            failures: is_failure.into(),
+            slow: judged.is_slow.into(),
+        };
         if let Some(slot) = self.slot_mut(self.newest) {
-            slot.requests = slot.requests.saturating_add(1);
-            let is_failure = judged.judgement == Judgement::Failure;
-            slot.failures = slot.failures.saturating_add(is_failure.into());
-            slot.slow = slot.slow.saturating_add(judged.is_slow.into());
+            slot.add(outcome);
+            self.total.add(outcome);
         }
-    }
-
-    fn sum(&self) -> Slot {
-        self.slots.iter().fold(Slot::default(), |sum, slot| Slot {
-            requests: sum.requests.saturating_add(slot.requests),
-            failures: sum.failures.saturating_add(slot.failures),
-            slow: sum.slow.saturating_add(slot.slow),
-        })
     }
 
     /// Empties the slots that are older than the window.
@@ -325,7 +329,8 @@ impl Window {
         for back in 0..passed {
             // The last `passed` slots up to `now`, wherever they are in the ring.
             if let Some(slot) = self.slot_mut(now - back) {
-                *slot = Slot::default();
+                let emptied = std::mem::take(slot);
+                self.total.subtract(emptied);
             }
         }
         self.newest = self.newest.max(now);
@@ -337,8 +342,26 @@ impl Window {
     }
 }
 
+impl Slot {
+    fn add(&mut self, other: Self) {
+        self.requests += other.requests;
+        self.failures += other.failures;
+        self.slow += other.slow;
+    }
+
+    fn subtract(&mut self, other: Self) {
+        self.requests -= other.requests;
+        self.failures -= other.failures;
+        self.slow -= other.slow;
+    }
+}
+
 /// Slots are equal parts of the length even if it does not divide evenly, so they are counted by a fraction.
 fn slot_number(length_ms: u32, slots: usize, now_ms: u64) -> u64 {
+    if let Some(product) = now_ms.checked_mul(slots as u64) {
+        // The usual case, and a division of 128 bits is slow.
+        return product.checked_div(length_ms.into()).unwrap_or(0);
+    }
     let number = (u128::from(now_ms) * slots as u128)
         .checked_div(u128::from(length_ms))
         .unwrap_or(0);

@@ -146,6 +146,53 @@ fn row_of_failures_is_reported_once_until_a_success_ends_it() {
     );
 }
 
+/// At times that go on by several slots, stay, or go back a little.
+#[test]
+fn counts_of_window_are_those_of_its_last_slots() {
+    let (rule, mut tally) = (shares(Some(100), Some(100)), Tally::default());
+    let (mut random, mut now_ms, mut newest) = (1_u64, 0_u64, 0_u64);
+    let mut counted = Vec::new();
+    for _ in 0..2000 {
+        random = random
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        let bits = random >> 33;
+        now_ms = (now_ms + bits % 250).saturating_sub(bits / 250 % 150);
+        newest = newest.max(now_ms / 100);
+        let judged = match bits % 7 {
+            0 | 1 => FAILURE,
+            2 => SLOW,
+            _ => SUCCESS,
+        };
+        tally.count(&rule, judged, now_ms);
+        counted.push((newest, judged));
+        let number_of = |is_counted: fn(&Judged) -> bool| {
+            let last = counted
+                .iter()
+                .filter(|(slot, judged)| slot + 10 > newest && is_counted(judged));
+            u32::try_from(last.count()).unwrap()
+        };
+        let expected = Counts {
+            requests: number_of(|_| true),
+            failures: number_of(|judged| judged.judgement == Judgement::Failure),
+            slow: number_of(|judged| judged.is_slow),
+            consecutive_failures: 0,
+        };
+        assert_eq!(tally.counts(), expected, "at {now_ms} ms");
+    }
+    assert!(!tally.is_empty(now_ms) && tally.is_empty(newest * 100 + 1000));
+}
+
+#[test]
+fn slots_are_numbered_alike_with_and_without_large_products() {
+    for (length_ms, slots, now_ms) in [(1000, 10, 99), (7, 3, 1_000_003), (u32::MAX, 64, u64::MAX / 64)] {
+        let exact = u128::from(now_ms) * slots as u128 / u128::from(length_ms);
+        assert_eq!(u128::from(slot_number(length_ms, slots, now_ms)), exact);
+    }
+    let exact = u128::from(u64::MAX) * 64 / u128::from(u32::MAX);
+    assert_eq!(u128::from(slot_number(u32::MAX, 64, u64::MAX)), exact);
+}
+
 #[test]
 fn share_of_failures_needs_enough_requests_and_is_reported_once() {
     let half = Some(Crossed::FailurePercent);
