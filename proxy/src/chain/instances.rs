@@ -4,7 +4,7 @@
 //! destroys that instance only, and the next call gets a fresh one; an entry in quarantine is not called. Leaves the consequences of a
 //! fault (fail closed or open) to `phases`.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::{Arc, Weak};
@@ -130,7 +130,8 @@ impl Instances {
         Instance::start(&self.engine, &entry.plugin, &entry.config, &entry.state).map(|(instance, _)| instance)
     }
 
-    /// The entry's verdict on a request: a remembered one if that can be repeated, or that of a call, which may be remembered.
+    /// The entry's verdict on a request: a remembered one if that can be repeated, or that of a call, which may be remembered. `now` is the
+    /// current time, if the caller has just read it; a call of the plugin, which takes time, removes it.
     ///
     /// # Errors
     /// As [`Self::call`].
@@ -138,6 +139,7 @@ impl Instances {
         &self,
         entry: &Arc<Entry>,
         request: &Rc<RequestView>,
+        now: &Cell<Option<Instant>>,
     ) -> Result<Rc<RequestVerdict>, CallError> {
         let admission = self.admit(entry)?;
         let is_impure = entry.reuse.is_impure();
@@ -146,6 +148,7 @@ impl Instances {
             self.forget_verdicts(entry);
         }
         let Some(draw) = self.reuse.as_ref().filter(|_| !is_impure) else {
+            now.set(None);
             return self.call_admitted(entry, admission, Phase::Request, |instance| {
                 instance.on_request(request, false).map(Rc::new)
             });
@@ -156,7 +159,7 @@ impl Instances {
             && !entry.quarantine.is_failing()
             && let Some(cell) = self.cells.borrow_mut().get_mut(&entry.id)
         {
-            match cell.remembered.look_up(request, &entry.state, draw) {
+            match cell.remembered.look_up(request, &entry.state, draw, now.get()) {
                 LookUp::Repeated(verdict) => {
                     cell.metrics.reused.inc();
                     return Ok(verdict);
@@ -168,6 +171,7 @@ impl Instances {
                 LookUp::Unknown => is_recorded = cell.remembered.records_next_call(),
             }
         }
+        now.set(None);
         let called_ms = if is_recorded { unix_ms(&entry.state) } else { 0 };
         let (verdict, trace) = self.call_admitted(entry, admission, Phase::Request, |instance| {
             if is_recorded {

@@ -8,7 +8,7 @@ pub(crate) mod objects;
 mod outcomes;
 mod touches;
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -16,6 +16,7 @@ use std::time::{Duration, SystemTime};
 use ctrlmesh_contract::FailurePolicy;
 use ctrlmesh_wire::Verb;
 use http::{HeaderMap, StatusCode, response};
+use tokio::time::Instant;
 
 use crate::chain::instances::{CallError, Instances, Phase};
 use crate::chain::touched::{self, Effect, NamedTouch, Touch, TouchedRequests};
@@ -34,6 +35,8 @@ pub(crate) struct Plugins {
     matched: Matched,
     pub(crate) view: Rc<RequestView>,
     instances: Rc<Instances>,
+    /// The current time, if it was read and nothing that takes time has happened since.
+    now: Cell<Option<Instant>>,
     touches: RefCell<Vec<Touch>>,
     remarks: RefCell<Remarks>,
 }
@@ -109,6 +112,7 @@ impl Plugins {
             matched,
             view,
             instances,
+            now: Cell::default(),
             touches: RefCell::default(),
             remarks: RefCell::default(),
         }
@@ -128,11 +132,26 @@ impl Plugins {
         self.snapshot.is_first()
     }
 
+    /// Notes the current time. Its reading serves until a plugin is called or [`Self::forget_now`].
+    pub(crate) fn note_now(&self, now: Instant) {
+        self.now.set(Some(now));
+    }
+
+    /// Notes that time passes.
+    pub(crate) fn forget_now(&self) {
+        self.now.set(None);
+    }
+
+    /// The current time.
+    pub(crate) fn now(&self) -> Instant {
+        self.now.get().unwrap_or_else(Instant::now)
+    }
+
     /// Calls every entry that subscribed to requests, and waits for its delays.
     pub(crate) async fn on_request(&self) -> RequestDecision {
         let mut edits = Vec::new();
         for entry in self.snapshot.on_request(self.matched) {
-            let verdict = match self.instances.on_request(entry, &self.view) {
+            let verdict = match self.instances.on_request(entry, &self.view, &self.now) {
                 Ok(verdict) => verdict,
                 Err(error) => {
                     // The rules that it named before it failed are not the next entry's.
@@ -147,6 +166,7 @@ impl Plugins {
             let named = self.view.state.take_named_rules();
             if !touches::lets_pass_at_once(&verdict) {
                 self.record_touches(entry, touches::of_request(&verdict, named));
+                self.forget_now();
                 wait_for_delay(verdict.delay).await;
             }
             match &verdict.action {
@@ -396,9 +416,9 @@ impl Plugins {
         entries.any(|entry| self.later_phases(entry).complete)
     }
 
-    /// Reports the outcome of the request to every entry that wants it, counts it, and releases the places that the request held. A fault
-    /// here changes nothing for the client.
-    pub(crate) fn on_complete(&self, outcome: &Outcome) {
+    /// Reports the outcome of the request, which ended at `end`, to every entry that wants it, counts it, and releases the places that the
+    /// request held. A fault here changes nothing for the client.
+    pub(crate) fn on_complete(&self, outcome: &Outcome, end: Instant) {
         let entries = self.snapshot.on_complete(self.matched);
         for entry in entries.filter(|entry| self.later_phases(entry).complete) {
             // `call` has already counted and logged it.
@@ -406,7 +426,7 @@ impl Plugins {
                 instance.on_complete(&self.view, outcome)
             });
         }
-        self.count_end(outcome);
+        self.count_end(outcome, end);
         self.view.state.release();
     }
 
@@ -492,8 +512,26 @@ fn apply_head(headers: &mut HeaderMap, edits: &[ResponseEdit], connection: &Conn
 #[cfg(test)]
 mod tests {
     use http::{HeaderName, HeaderValue};
+    use serde_json::json;
 
     use super::*;
+    use crate::chain::tests::worker::Worker;
+
+    #[tokio::test]
+    async fn reading_of_the_clock_serves_until_a_plugin_is_called_or_delays() {
+        let noted = Instant::now();
+        for (delay_ms, after_repetition) in [(0, Some(noted)), (1, None)] {
+            let step = json!({"reuse": "whileUnchanged", "delayMs": delay_ms, "then": {"proceed": []}});
+            let worker = Worker::new(&[("scripted", json!({"onRequest": [step]}))]);
+            for expected in [None, after_repetition] {
+                let plugins = worker.plugins();
+                plugins.note_now(noted);
+                assert!(matches!(plugins.on_request().await, RequestDecision::Proceed(_)));
+                assert_eq!(plugins.now.get(), expected);
+            }
+            assert_eq!(worker.instances.repeated_verdicts(), 1);
+        }
+    }
 
     #[test]
     fn headers_are_set_replaced_and_removed() {

@@ -153,8 +153,15 @@ impl RememberedCalls {
 
     /// Looks for a verdict to repeat, and repeats what belongs to it. Cells are compared on the way to the verdict, and stay locked until
     /// its tokens and places are taken and its counters of the state incremented.
-    pub(super) fn look_up(&mut self, request: &RequestView, state: &Arc<EntryState>, draw: &AuditDraw) -> LookUp {
-        let mut repetition = state.repetition();
+    /// `now` is the current time, if the caller has just read it.
+    pub(super) fn look_up(
+        &mut self,
+        request: &RequestView,
+        state: &Arc<EntryState>,
+        draw: &AuditDraw,
+        now: Option<Instant>,
+    ) -> LookUp {
+        let mut repetition = state.repetition(now);
         // The state may be locked while parameters are read, so a long query is parsed once for all of them.
         let query = LazyCell::new(|| ParsedQuery::new(request.uri.query().unwrap_or_default()));
         let headers = request.headers.borrow();

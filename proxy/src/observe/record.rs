@@ -306,7 +306,7 @@ impl Drop for Record {
         self.log(&outcome, plugins.as_deref());
         if let Some(plugins) = plugins {
             plugins.note_touched(&self.metrics.touched, outcome.status);
-            plugins.on_complete(&outcome);
+            plugins.on_complete(&outcome, end);
         }
     }
 }

@@ -103,8 +103,10 @@ impl FilteredRequest {
     ) -> ServeResult {
         let mut body = RequestBody::new(incoming, exchange.record);
         match read_leader_lock(exchange, &self.plugins.view.headers, &mut body).await {
-            Ok(false) => {}
-            Ok(true) => self.plugins.view.is_leader_lock.set(true),
+            // Nothing was waited for since the request arrived.
+            Ok(None) => self.plugins.note_now(exchange.record.start()),
+            Ok(Some(false)) => {}
+            Ok(Some(true)) => self.plugins.view.is_leader_lock.set(true),
             Err(reply) => return Ok(sidecar_response(exchange.record, &self.accept, reply)),
         }
         let decision = self.plugins.on_request().await;
@@ -125,6 +127,7 @@ impl FilteredRequest {
             object_filter.edit_request(&mut parts.headers);
         }
         if prepared.edits_body() || prepared.requires_object() {
+            self.plugins.forget_now();
             // Boxed, so that the future of other requests stays small.
             let edited = Box::pin(self.edit_body(exchange, &mut prepared, &mut parts.headers, body)).await;
             body = match edited {
@@ -143,7 +146,7 @@ impl FilteredRequest {
             let offered = Box::pin(upgrade::send_upgrade(exchange, parts, body, uri)).await;
             return Box::pin(self.finish_offered(exchange, &mut prepared, offered)).await;
         }
-        let response = match exchange.send(parts.headers, uri, body, Instant::now()).await {
+        let response = match exchange.send(parts.headers, uri, body, self.plugins.now()).await {
             Ok(response) => response,
             Err(error) => return Ok(exchange.failure_response(&error, &self.accept)),
         };
@@ -395,6 +398,7 @@ fn list_request<'a>(
 }
 
 /// Whether the body of a write shows that it is about a leader lock. A body that is small enough is read for this, and stays complete.
+/// `None` if that cannot be: nothing is read and waited for then.
 ///
 /// # Errors
 /// The reply to send if the client's body breaks off.
@@ -402,15 +406,15 @@ async fn read_leader_lock(
     exchange: &Exchange<'_>,
     headers: &ClientHeaders,
     body: &mut RequestBody,
-) -> Result<bool, Reply> {
+) -> Result<Option<bool>, Reply> {
     if !LeaderLocks::is_detected_from_body(exchange.info, body.size_hint().exact()) {
-        return Ok(false);
+        return Ok(None);
     }
     let bytes = std::mem::replace(body, RequestBody::Full(None)).collect().await?;
     let leader_locks = &exchange.worker.shared.leader_locks;
     let is_lock = leader_locks.learn_from_body(exchange.info, &headers.borrow(), &bytes);
     *body = RequestBody::Full(Some(bytes));
-    Ok(is_lock)
+    Ok(Some(is_lock))
 }
 
 /// Name that an API server uses for an object whose name it does not know (k8s.io/apiserver `pkg/admission/errors.go`).

@@ -60,6 +60,15 @@ impl Clock {
         }
     }
 
+    /// Whole milliseconds of [`Clock::monotonic_ns`] at `now`, a reading of the process's clock that a caller has already. A manual clock
+    /// goes by its own time.
+    pub(crate) fn monotonic_ms_at(&self, now: tokio::time::Instant) -> u64 {
+        match &self.0 {
+            Source::System { start } => whole_ms(saturating_ns(now.into_std().saturating_duration_since(*start))),
+            Source::Manual(_) => self.monotonic_ms(),
+        }
+    }
+
     /// A random number; not for secrets.
     pub(crate) fn random(&self) -> u64 {
         match &self.0 {
@@ -82,10 +91,42 @@ impl Clock {
 
     /// Whole milliseconds of [`Clock::monotonic_ns`].
     pub(crate) fn monotonic_ms(&self) -> u64 {
-        self.monotonic_ns() / 1_000_000
+        whole_ms(self.monotonic_ns())
     }
+}
+
+const fn whole_ms(nanoseconds: u64) -> u64 {
+    nanoseconds / 1_000_000
 }
 
 fn saturating_ns(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::Instant as Reading;
+
+    use super::*;
+
+    #[test]
+    fn reading_of_the_process_clock_is_one_of_the_system_clock() {
+        let before = Reading::now();
+        let clock = Clock::system();
+        let earliest = clock.monotonic_ms();
+        let at = clock.monotonic_ms_at(Reading::now());
+        let latest = clock.monotonic_ms();
+        assert!((earliest..=latest).contains(&at), "{earliest} {at} {latest}");
+        assert_eq!(clock.monotonic_ms_at(before), 0, "the clock was created later");
+        let later = Reading::now() + Duration::from_millis(5000);
+        assert!(clock.monotonic_ms_at(later) >= 5000);
+    }
+
+    #[test]
+    fn manual_clock_ignores_the_process_clock() {
+        let clock = Clock::manual();
+        clock.advance(Duration::from_micros(7900));
+        let later = Reading::now() + Duration::from_secs(60);
+        assert_eq!((clock.monotonic_ms_at(later), clock.monotonic_ms()), (7, 7));
+    }
 }

@@ -19,6 +19,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri};
+use tokio::time::Instant;
 
 use crate::lock::lock_unpoisoned;
 use crate::plugin::object_metadata::PluginObjectMetadata;
@@ -204,7 +205,7 @@ impl Harness {
             return Ok(0);
         };
         let end = outcome.end();
-        let counted = self.state.count_outcome(rules, ONLY_ENTRY_ID, |rule| {
+        let counted = self.state.count_outcome(rules, ONLY_ENTRY_ID, Instant::now, |rule| {
             let has_head = end.upstream_status != 0;
             let judged = has_head.then(|| rule.counting.judge_head(end.upstream_status));
             judged.flatten().or_else(|| rule.counting.judge_end(&end))

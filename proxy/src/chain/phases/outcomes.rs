@@ -6,6 +6,8 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
+use tokio::time::Instant;
+
 use super::Plugins;
 use crate::chain::{Entry, EntryId};
 use crate::plugin::verdict::{Outcome, OutcomeRule, Phases, RequestVerdict};
@@ -77,7 +79,10 @@ impl Plugins {
     pub(super) fn count_head(&self, entry: &Arc<Entry>, status: u16) {
         if let Some(rules) = self.outcome_rules(entry) {
             let judge = |rule: &OutcomeRule| rule.counting.judge_head(status);
-            self.report(entry, &entry.state.count_outcome(&rules, entry.id.number(), judge));
+            let counted = entry
+                .state
+                .count_outcome(&rules, entry.id.number(), Instant::now, judge);
+            self.report(entry, &counted);
         }
     }
 
@@ -90,8 +95,8 @@ impl Plugins {
         }
     }
 
-    /// Counts the end of the request by the rules of all entries.
-    pub(super) fn count_end(&self, outcome: &Outcome) {
+    /// Counts the end of the request, at `at`, by the rules of all entries.
+    pub(super) fn count_end(&self, outcome: &Outcome, at: Instant) {
         if !self.is_counted() {
             return;
         }
@@ -99,7 +104,8 @@ impl Plugins {
         let judge = |rule: &OutcomeRule| rule.counting.judge_end(&end);
         for entry in self.snapshot.matched_entries(self.matched) {
             if let Some(rules) = self.outcome_rules(entry) {
-                self.report(entry, &entry.state.count_outcome(&rules, entry.id.number(), judge));
+                let counted = entry.state.count_outcome(&rules, entry.id.number(), || at, judge);
+                self.report(entry, &counted);
             }
         }
     }

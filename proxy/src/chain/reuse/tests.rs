@@ -81,7 +81,7 @@ impl Fixture {
 
     /// The edit that is repeated for this request.
     fn repeated(&mut self, request: &RequestView) -> Option<String> {
-        match self.calls.look_up(request, &self.state, &never_audited()) {
+        match self.calls.look_up(request, &self.state, &never_audited(), None) {
             LookUp::Repeated(verdict) => match &verdict.action {
                 RequestAction::Proceed(edits) => match edits.as_slice() {
                     [RequestEdit::AndLabelSelector(selector)] => Some(selector.to_string()),
@@ -94,7 +94,7 @@ impl Fixture {
     }
 
     fn audited(&mut self, request: &RequestView) -> Rc<RememberedCall> {
-        match self.calls.look_up(request, &self.state, &always_audited()) {
+        match self.calls.look_up(request, &self.state, &always_audited(), None) {
             LookUp::Audit(call) => call,
             other => panic!("{other:?}"),
         }

@@ -54,14 +54,19 @@ impl Worker {
         }
     }
 
-    /// A request after its request phase, and the edits of its verdicts. No plugin may stop it.
-    pub(crate) async fn admit(&self) -> (Plugins, Vec<Attributed>) {
+    /// A request before its request phase.
+    pub(crate) fn plugins(&self) -> Plugins {
         let view = request(Method::GET, "/api/v1/pods").view();
         let matched = self
             .snapshot
             .matching_entries(&MatchQuery::new(&view, &view.headers.borrow()));
         let instances = Rc::clone(&self.instances);
-        let plugins = Plugins::new(Arc::clone(&self.snapshot), matched, Rc::new(view), instances);
+        Plugins::new(Arc::clone(&self.snapshot), matched, Rc::new(view), instances)
+    }
+
+    /// A request after its request phase, and the edits of its verdicts. No plugin may stop it.
+    pub(crate) async fn admit(&self) -> (Plugins, Vec<Attributed>) {
+        let plugins = self.plugins();
         match plugins.on_request().await {
             RequestDecision::Proceed(edits) => (plugins, edits),
             RequestDecision::Stop(_) => panic!("a plugin has stopped the request"),

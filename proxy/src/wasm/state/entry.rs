@@ -126,8 +126,8 @@ impl EntryState {
 
     /// Adds to a counter, which stops at [`i64::MAX`]. What [`EntryState::add`] would refuse with an error is counted as a dropped update.
     pub(crate) fn increment(&self, key: &str, by: u64) {
-        let now = self.clock.monotonic_ms();
-        let incremented = lock_unpoisoned(&self.keys).increment(key, by, now);
+        let now_ms = || self.clock.monotonic_ms();
+        let incremented = lock_unpoisoned(&self.keys).increment(key, by, now_ms);
         if incremented.is_err() {
             self.series.drop_update();
         }
@@ -275,12 +275,13 @@ impl Keys {
         self.values.insert(key.to_owned(), value);
     }
 
-    fn increment(&mut self, key: &str, by: u64, now_ms: u64) -> Result<(), StateError> {
+    /// Reads the clock only for a counter that does not exist.
+    fn increment(&mut self, key: &str, by: u64, now_ms: impl FnOnce() -> u64) -> Result<(), StateError> {
         check_key(key)?;
         // The key of a counter that exists is looked up once.
         let counter = match self.values.get_mut(key) {
             Some(counter) => counter,
-            None => self.value(key, now_ms, || Value::Counter(0))?,
+            None => self.value(key, now_ms(), || Value::Counter(0))?,
         };
         let Value::Counter(value) = counter else {
             return Err(StateError::WrongKind);

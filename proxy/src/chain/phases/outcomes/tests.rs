@@ -48,10 +48,10 @@ async fn repeated_verdict_counts_like_the_first_one() {
     for _ in 0..3 {
         assert_eq!(crossings(&worker), 0);
         let plugins = admit(&worker).await;
-        plugins.on_complete(&ended_with(500));
+        plugins.on_complete(&ended_with(500), Instant::now());
     }
     assert_eq!((worker.instances.repeated_verdicts(), crossings(&worker)), (2, 1));
-    admit(&worker).await.on_complete(&ended_with(500));
+    admit(&worker).await.on_complete(&ended_with(500), Instant::now());
     assert_eq!(crossings(&worker), 1, "told once");
 }
 
@@ -60,12 +60,12 @@ async fn outcome_under_earlier_chain_is_not_counted_after_one_under_later_chain(
     let earlier = Worker::new(&[("scripted", counting(1, false))]);
     let later = earlier.reloaded(&[("scripted", counting(2, false))]);
     let requests = [admit(&earlier).await, admit(&earlier).await];
-    admit(&later).await.on_complete(&ended_with(500));
+    admit(&later).await.on_complete(&ended_with(500), Instant::now());
     for request in requests {
-        request.on_complete(&ended_with(500));
+        request.on_complete(&ended_with(500), Instant::now());
     }
     assert_eq!(crossings(&later), 0);
-    admit(&later).await.on_complete(&ended_with(500));
+    admit(&later).await.on_complete(&ended_with(500), Instant::now());
     assert_eq!(crossings(&later), 1);
 }
 
@@ -74,14 +74,14 @@ async fn request_is_counted_at_its_head_or_at_its_end() {
     let worker = Worker::new(&[("scripted", counting(2, true))]);
     let plugins = admit(&worker).await;
     receive_head(&plugins, 500).await;
-    plugins.on_complete(&ended_with(500));
+    plugins.on_complete(&ended_with(500), Instant::now());
     assert_eq!(crossings(&worker), 0, "counted once");
     let plugins = admit(&worker).await;
     let unreachable = Outcome {
         failure: Some(crate::plugin::verdict::Failure::Unreachable),
         ..ended_with(0)
     };
-    plugins.on_complete(&unreachable);
+    plugins.on_complete(&unreachable, Instant::now());
     assert_eq!(crossings(&worker), 1);
     let worker = Worker::new(&[("scripted", counting(1, false))]);
     receive_head(&admit(&worker).await, 500).await;
@@ -95,14 +95,14 @@ async fn tunnel_is_counted_at_its_head_under_any_rule() {
         let fail = async || {
             let plugins = admit(&worker).await;
             receive_head(&plugins, 500).await;
-            plugins.on_complete(&ended_with(500));
+            plugins.on_complete(&ended_with(500), Instant::now());
         };
         fail().await;
         let tunnel = admit(&worker).await;
         receive_head(&tunnel, 101).await;
         fail().await;
         assert_eq!(crossings(&worker), 0, "the 101 has ended the row");
-        tunnel.on_complete(&ended_with(101));
+        tunnel.on_complete(&ended_with(101), Instant::now());
         fail().await;
         assert_eq!(crossings(&worker), 1, "the end of the tunnel does not count");
     }
@@ -123,9 +123,9 @@ async fn head_is_counted_unless_a_later_plugin_replaces_the_response() {
 async fn plugin_that_fails_on_a_crossing_is_told_again() {
     let worker = Worker::new(&[("trap", json!({"in": "on-crossed", "how": "panic"}))]);
     for faults in 1..3 {
-        admit(&worker).await.on_complete(&ended_with(500));
+        admit(&worker).await.on_complete(&ended_with(500), Instant::now());
         assert_eq!(worker.handle.metrics().current_counts().faults, faults);
     }
-    admit(&worker).await.on_complete(&ended_with(200));
+    admit(&worker).await.on_complete(&ended_with(200), Instant::now());
     assert_eq!(worker.handle.metrics().current_counts().faults, 2);
 }

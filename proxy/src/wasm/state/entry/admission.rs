@@ -3,8 +3,11 @@
 //! A taken place is a [`HeldPlace`], which releases it when dropped; its owner decides how long that is (`request/exchange.rs`: as long as
 //! the request).
 
+use std::cell::LazyCell;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard};
+
+use tokio::time::Instant;
 
 use super::super::bucket::Bucket;
 use super::super::{Admission, Ask, Claim, Grant, Increment, MAX_CLAIMS, MAX_WAIT_MS, Place, StateError};
@@ -21,6 +24,8 @@ type Decision = (Admission, Vec<HeldPlace>);
 #[derive(Debug)]
 pub(crate) struct Repetition<'s> {
     entry: &'s EntryState,
+    /// The current time, if the caller has just read it.
+    now: Option<Instant>,
     /// Locked when it is first needed: most plugins read facts of the request first, and some have no state.
     keys: Option<MutexGuard<'s, Keys>>,
 }
@@ -69,10 +74,12 @@ impl EntryState {
         Ok(())
     }
 
-    /// Begins to look for a verdict to repeat. Locks nothing yet.
-    pub(crate) fn repetition(&self) -> Repetition<'_> {
+    /// Begins to look for a verdict to repeat. Locks nothing yet. `now` is the current time, if the caller has just read it; otherwise the
+    /// clock is read if it is needed.
+    pub(crate) fn repetition(&self, now: Option<Instant>) -> Repetition<'_> {
         Repetition {
             entry: self,
+            now,
             keys: None,
         }
     }
@@ -97,15 +104,21 @@ impl Repetition<'_> {
         if asks.is_empty() && places.is_empty() && increments.is_empty() {
             return Some(Vec::new());
         }
-        let entry = self.entry;
-        let now_ms = entry.clock.monotonic_ms();
+        let (entry, now) = (self.entry, self.now);
+        let now_ms = LazyCell::new(|| match now {
+            Some(now) => entry.clock.monotonic_ms_at(now),
+            None => entry.clock.monotonic_ms(),
+        });
         let keys = self.locked_keys();
-        let held = match keys.decide_and_take(asks, places, now_ms) {
-            Ok((Admission::Granted { .. }, held)) => held,
-            Ok((Admission::Short { .. } | Admission::Full { .. }, _)) | Err(_) => return None,
-        };
+        let mut held = Vec::new();
+        if !(asks.is_empty() && places.is_empty()) {
+            match keys.decide_and_take(asks, places, *now_ms) {
+                Ok((Admission::Granted { .. }, taken)) => held = taken,
+                Ok((Admission::Short { .. } | Admission::Full { .. }, _)) | Err(_) => return None,
+            }
+        }
         let increments = increments.iter();
-        let failed = increments.filter(|each| keys.increment(&each.key, each.by, now_ms).is_err());
+        let failed = increments.filter(|each| keys.increment(&each.key, each.by, || *now_ms).is_err());
         let failed = failed.count();
         drop(self);
         // As in a call, which does not learn of it either.

@@ -1,5 +1,7 @@
 //! Counts outcomes of requests in tallies, by the rules of verdicts, without a call of the plugin.
 
+use tokio::time::Instant;
+
 use super::{EntryState, Keys, StateError, Value};
 use crate::lock::lock_unpoisoned;
 use crate::plugin::tally::{Judged, Tally};
@@ -60,7 +62,8 @@ impl StoredTally {
 
 impl EntryState {
     /// Counts an outcome, in one atomic step. `judge` says how a rule counts it; `None`: not at all. An outcome of a request that was let
-    /// through under another state of a rule's cells is not counted by that rule.
+    /// through under another state of a rule's cells is not counted by that rule. `now` returns the current time; it is called if a rule
+    /// counts.
     ///
     /// `entry_id` is the id of the entry that gave the rules; an entry gets a new, higher id with each change of its settings, plugin or
     /// limits. Once a rule under a higher id has counted in a tally, outcomes under lower ids are not counted there: their thresholds and
@@ -69,6 +72,7 @@ impl EntryState {
         &self,
         rules: &[OutcomeRule],
         entry_id: u64,
+        now: impl FnOnce() -> Instant,
         judge: impl Fn(&OutcomeRule) -> Option<Judged>,
     ) -> CountedOutcome {
         let mut counted = CountedOutcome::default();
@@ -76,7 +80,7 @@ impl EntryState {
         if judged.peek().is_none() {
             return counted;
         }
-        let now_ms = self.clock.monotonic_ms();
+        let now_ms = self.clock.monotonic_ms_at(now());
         let mut keys = lock_unpoisoned(&self.keys);
         for (rule, judged) in judged {
             match keys.count_outcome(rule, entry_id, judged, now_ms) {

@@ -135,7 +135,7 @@ fn repetition_takes_tokens_and_places_while_cells_are_unchanged() {
     let ask = || Ask::available_now(claim("b", 1, 100, 2, 1));
     let (_, write) = state.get_with_write("c").unwrap();
     let repeat_with = |write: u64, places: &[Place]| {
-        let mut repetition = state.repetition();
+        let mut repetition = state.repetition(None);
         if repetition.write_of("c") != Some(write) {
             return None;
         }
@@ -164,13 +164,13 @@ fn repetition_takes_tokens_and_places_while_cells_are_unchanged() {
 #[test]
 fn keys_are_locked_from_first_cell_of_repetition_until_tokens_are_taken() {
     let (state, _) = entry();
-    let mut repetition = state.repetition();
+    let mut repetition = state.repetition(None);
     assert!(!state.is_locked(), "facts of a request need no lock");
     assert_eq!(repetition.write_of("c"), Some(0));
     assert!(state.is_locked(), "nobody writes the cell before tokens are taken");
     assert!(repetition.take(&[ask("b", 0)], &[], &[]).is_some());
     assert!(!state.is_locked());
-    let mut given_up = state.repetition();
+    let mut given_up = state.repetition(None);
     assert_eq!(given_up.write_of("c"), Some(0));
     drop(given_up);
     assert!(!state.is_locked());
@@ -183,7 +183,7 @@ fn repetition_increments_counters_only_if_tokens_are_there() {
         key: key.to_owned(),
         by,
     });
-    let repeat = |increments: &[Increment]| state.repetition().take(&[ask("b", 0)], &[], increments);
+    let repeat = |increments: &[Increment]| state.repetition(None).take(&[ask("b", 0)], &[], increments);
     let count = || state.add("n", 0, None).unwrap();
     assert!(repeat(&increments[..1]).is_some());
     assert_eq!(count(), Some(2));
@@ -195,7 +195,7 @@ fn repetition_increments_counters_only_if_tokens_are_there() {
         (Some(4), 1),
         "no token was left"
     );
-    assert!(state.repetition().take(&[], &[], &increments[2..]).is_some());
+    assert!(state.repetition(None).take(&[], &[], &increments[2..]).is_some());
     assert_eq!(count(), Some(i64::MAX));
 }
 
@@ -235,8 +235,8 @@ fn cell_that_is_removed_and_made_again_has_another_write() {
     state.remove("c");
     assert_eq!(writes.last(), Some(&write()), "nothing was removed");
     state.add("n", 1, None).unwrap();
-    assert_eq!(state.repetition().write_of("n"), None, "it is no cell");
+    assert_eq!(state.repetition(None).write_of("n"), None, "it is no cell");
     state.remove("n");
-    let write = state.repetition().write_of("n");
+    let write = state.repetition(None).write_of("n");
     assert_eq!(write, Some(writes[0]), "no cell of this key was removed");
 }

@@ -1,5 +1,7 @@
 //! Tallies: what they belong to, and when they are reported.
 
+use tokio::time::Instant;
+
 use super::*;
 use crate::plugin::tally::{CountingRule, Crossed, Judged, WindowRule};
 use crate::plugin::verdict::{CellWrite, Crossing, OutcomeRule};
@@ -36,7 +38,7 @@ fn fail(state: &EntryState, rule: &OutcomeRule) -> Vec<Crossing> {
 
 /// Counts a failure by a rule under this entry id, and returns what is reported.
 fn fail_under(state: &EntryState, entry_id: u64, rule: &OutcomeRule) -> Vec<Crossing> {
-    let counted = state.count_outcome(std::slice::from_ref(rule), entry_id, judge(500));
+    let counted = state.count_outcome(std::slice::from_ref(rule), entry_id, Instant::now, judge(500));
     assert_eq!(counted.uncounted, 0);
     counted.crossings
 }
@@ -94,8 +96,11 @@ fn rules_count_in_their_tallies_and_unjudged_ones_do_not() {
     let (state, _) = entry();
     let rules = [rule(&state, "a", &[]), rule(&state, "b", &[])];
     let only_b = |rule: &OutcomeRule| (rule.tally == "b").then(|| rule.counting.judge_head(500)).flatten();
-    assert_eq!(state.count_outcome(&rules, ENTRY_ID, only_b).crossings, []);
-    let counted = state.count_outcome(&rules, ENTRY_ID, judge(500));
+    assert_eq!(
+        state.count_outcome(&rules, ENTRY_ID, Instant::now, only_b).crossings,
+        []
+    );
+    let counted = state.count_outcome(&rules, ENTRY_ID, Instant::now, judge(500));
     let tallies: Vec<&str> = counted
         .crossings
         .iter()
@@ -150,7 +155,7 @@ fn rules_with_other_cells_share_a_tally_only_while_their_cells_are_current() {
     let (state, _) = entry();
     let (a, b) = (rule(&state, "t", &["a"]), rule(&state, "t", &["b"]));
     for _ in 0..3 {
-        state.count_outcome(std::slice::from_ref(&a), ENTRY_ID, judge(200));
+        state.count_outcome(std::slice::from_ref(&a), ENTRY_ID, Instant::now, judge(200));
     }
     state.compare_and_swap("b", 0, vec![1]).unwrap();
     assert_eq!(fail(&state, &a), []);
@@ -170,7 +175,7 @@ fn rule_whose_tally_is_one_of_its_cells_counts_once() {
     let (state, _) = entry();
     let rule = with_row(rule(&state, "t", &["t"]), Some(1));
     assert_eq!(fail(&state, &rule).len(), 1);
-    state.count_outcome(std::slice::from_ref(&rule), ENTRY_ID, judge(200));
+    state.count_outcome(std::slice::from_ref(&rule), ENTRY_ID, Instant::now, judge(200));
     for _ in 0..3 {
         assert_eq!(fail(&state, &rule), [], "the key holds no cell any more");
     }
@@ -266,19 +271,19 @@ fn missing_cell_never_gets_an_earlier_number() {
 fn outcome_without_room_or_under_another_kind_of_key_is_not_counted() {
     let (state, clock) = entry();
     state.add("n", 1, None).unwrap();
-    let counted = state.count_outcome(&[rule(&state, "n", &[])], ENTRY_ID, judge(500));
+    let counted = state.count_outcome(&[rule(&state, "n", &[])], ENTRY_ID, Instant::now, judge(500));
     assert_eq!((counted.crossings, counted.uncounted), (vec![], 1));
     assert_eq!(state.add("n", 0, None), Ok(Some(1)));
     for key in 1..MAX_KEYS {
         state.add(&format!("k{key}"), 1, None).unwrap();
     }
-    let counted = state.count_outcome(&[rule(&state, "t", &[])], ENTRY_ID, judge(500));
+    let counted = state.count_outcome(&[rule(&state, "t", &[])], ENTRY_ID, Instant::now, judge(500));
     assert_eq!((counted.crossings, counted.uncounted), (vec![], 1));
     state.remove("n");
     let row = rule(&state, "t", &[]);
     assert_eq!(fail(&state, &row), []);
     assert_eq!(state.add("full", 1, None), Err(StateError::TooManyKeys));
-    state.count_outcome(&[row], ENTRY_ID, judge(200));
+    state.count_outcome(&[row], ENTRY_ID, Instant::now, judge(200));
     clock.advance(ms(1));
     assert_eq!(state.add("full", 1, None), Ok(Some(1)), "an empty tally makes room");
 }

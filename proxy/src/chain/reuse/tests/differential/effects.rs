@@ -191,7 +191,11 @@ fn calls_that_a_quarantine_prevents_are_counted() {
         instances.prepare(&snapshot).unwrap();
         // The fifth fault leads to quarantine.
         for _ in 0..7 {
-            assert!(instances.on_request(&snapshot.entries()[0], &view).is_err());
+            assert!(
+                instances
+                    .on_request(&snapshot.entries()[0], &view, &Cell::default())
+                    .is_err()
+            );
         }
     });
     let mut text = String::new();

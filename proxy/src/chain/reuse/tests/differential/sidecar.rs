@@ -138,7 +138,7 @@ impl Sidecar {
             return String::new();
         }
         let plugins = self.in_flight.remove(place % self.in_flight.len());
-        plugins.on_complete(outcome);
+        plugins.on_complete(outcome, Instant::now());
         plugins.describe()
     }
 

@@ -131,7 +131,7 @@ impl Shared {
             } else {
                 assert_eq!(place, "full=0");
             }
-            plugins.on_complete(&outcome(500));
+            plugins.on_complete(&outcome(500), Instant::now());
         }
         granted
     }
