@@ -10,7 +10,7 @@
 mod table;
 
 use std::borrow::Cow;
-use std::cell::{Cell, LazyCell, OnceCell};
+use std::cell::{Cell, LazyCell, OnceCell, RefCell};
 use std::num::NonZeroU64;
 use std::rc::Rc;
 use std::sync::{Arc, OnceLock};
@@ -161,12 +161,15 @@ impl RememberedCalls {
         draw: &AuditDraw,
         now: Option<Instant>,
     ) -> LookUp {
-        let mut repetition = state.repetition(now);
+        let repetition = RefCell::new(state.repetition(now));
         // The state may be locked while parameters are read, so a long query is parsed once for all of them.
         let query = LazyCell::new(|| ParsedQuery::new(request.uri.query().unwrap_or_default()));
         let headers = request.headers.borrow();
         let answer = |step: Step<&str>| match step {
-            Step::Cell(key) => repetition.write_of(key).map_or(Seen::Absent, Seen::Number),
+            Step::Cell(key) => {
+                let write = repetition.borrow_mut().write_of(key);
+                write.map_or(Seen::Absent, Seen::Number)
+            }
             step => step.evaluate_with(
                 request,
                 false,
@@ -174,7 +177,7 @@ impl RememberedCalls {
                 |name| query.get(name).map(Cow::Borrowed),
             ),
         };
-        let Some(known) = self.table.find(answer) else {
+        let Some(known) = self.table.find(answer, || repetition.borrow_mut().changes()) else {
             return LookUp::Unknown;
         };
         if !known.holds_at(|| unix_ms(state)) {
@@ -191,7 +194,7 @@ impl RememberedCalls {
             increments,
             ..
         } = &known.effects;
-        let Some(held) = repetition.take(asks, places, increments) else {
+        let Some(held) = repetition.into_inner().take(asks, places, increments) else {
             return LookUp::Unknown;
         };
         if !held.is_empty() {

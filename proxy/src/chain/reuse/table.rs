@@ -40,8 +40,10 @@ enum Child<L> {
 #[derive(Debug)]
 struct Node<L> {
     step: Step<Box<str>>,
-    /// Sorted by value.
+    /// Sorted by value. A cell has one.
     edges: Vec<(Value, Child<L>)>,
+    /// For a cell: the number of the state's changes when it had the value of its edge. Until the next change it still has.
+    checked_at: Option<u64>,
 }
 
 #[derive(Debug)]
@@ -87,8 +89,13 @@ impl<L> Table<L> {
         };
     }
 
-    /// The leaf that a plugin would reach if it were called. `evaluate` answers a step.
-    pub(super) fn find<'v>(&mut self, mut evaluate: impl FnMut(Step<&str>) -> Seen<'v>) -> Option<&mut L> {
+    /// The leaf that a plugin would reach if it were called. `evaluate` answers a step. `changes` returns the number of changes of the
+    /// state so far: while it stays the same, so do the answers about cells.
+    pub(super) fn find<'v>(
+        &mut self,
+        mut evaluate: impl FnMut(Step<&str>) -> Seen<'v>,
+        mut changes: impl FnMut() -> u64,
+    ) -> Option<&mut L> {
         self.clock += 1;
         let mut child = self.root.as_mut()?;
         loop {
@@ -98,8 +105,15 @@ impl<L> Table<L> {
                     return Some(&mut leaf.value);
                 }
                 Child::Node(node) => {
-                    let seen = evaluate(node.step.as_ref());
-                    let at = node.edges.binary_search_by(|(value, _)| value.cmp_seen(&seen)).ok()?;
+                    let changes = matches!(node.step, Step::Cell(_)).then(&mut changes);
+                    let at = if changes.is_some() && node.checked_at == changes {
+                        0
+                    } else {
+                        let seen = evaluate(node.step.as_ref());
+                        let at = node.edges.binary_search_by(|(value, _)| value.cmp_seen(&seen)).ok()?;
+                        node.checked_at = changes;
+                        at
+                    };
                     child = &mut node.edges.get_mut(at)?.1;
                 }
             }
@@ -251,8 +265,11 @@ fn with_leaf<L>(
         Some(Child::Node(node)) if node.step == step => node,
         other => {
             removed.add(other.as_ref());
-            let edges = Vec::new();
-            Box::new(Node { step, edges })
+            Box::new(Node {
+                step,
+                edges: Vec::new(),
+                checked_at: None,
+            })
         }
     };
     match node.edge(&value) {
@@ -265,6 +282,7 @@ fn with_leaf<L>(
             // The number of a write never comes back.
             removed.add(node.edges.iter().map(|(_, child)| child));
             node.edges = vec![(value, with_leaf(None, reads, leaf, removed))];
+            node.checked_at = None;
         }
         Err(at) => node.edges.insert(at, (value, with_leaf(None, reads, leaf, removed))),
     }
@@ -317,7 +335,7 @@ mod tests {
             Step::Cell(_) => Seen::Number(cell),
             _ => Seen::Absent,
         };
-        table.find(answer).copied()
+        table.find(answer, || cell).copied()
     }
 
     #[test]
@@ -385,6 +403,40 @@ mod tests {
         }
         assert_eq!(find(&mut table, ["", "", "a"], 3), None);
         assert_eq!((find(&mut table, ["", "", "a"], 4), table.len()), (Some(4), 1));
+    }
+
+    #[test]
+    fn cell_is_evaluated_again_only_after_a_change() {
+        let mut table = Table::default();
+        let reads = |write| vec![(Step::Cell("k".into()), Value::Number(write)), (Step::Name, text("a"))];
+        let find = |table: &mut Table<u32>, write: u64, changes: u64| {
+            let mut evaluated = 0;
+            let answer = |step: Step<&str>| match step {
+                Step::Cell(_) => {
+                    evaluated += 1;
+                    Seen::Number(write)
+                }
+                _ => Seen::Text("a".into()),
+            };
+            let found = table.find(answer, || changes).copied();
+            (found, evaluated)
+        };
+        table.insert(reads(3), 1, 8, is_timed).unwrap();
+        assert_eq!(find(&mut table, 3, 10), (Some(1), 1));
+        assert_eq!(find(&mut table, 3, 10), (Some(1), 0));
+        assert_eq!(find(&mut table, 3, 11), (Some(1), 1), "another key has changed");
+        for _ in 0..2 {
+            assert_eq!(find(&mut table, 4, 12), (None, 1), "the cell was written");
+        }
+        table.insert(reads(4), 2, 8, is_timed).unwrap();
+        assert_eq!(find(&mut table, 4, 12), (Some(2), 1));
+        assert_eq!(find(&mut table, 4, 12), (Some(2), 0));
+        table.insert(reads(5), 3, 8, is_timed).unwrap();
+        assert_eq!(
+            find(&mut table, 4, 12),
+            (None, 1),
+            "another call has seen a later write"
+        );
     }
 
     /// Replaced are a leaf, leaves below another question, and leaves of an earlier write.

@@ -97,6 +97,11 @@ impl Repetition<'_> {
         self.locked_keys().write_of(key)
     }
 
+    /// Number of changes of the state so far. While it stays the same, so does [`Self::write_of`] each key.
+    pub(crate) fn changes(&mut self) -> u64 {
+        self.locked_keys().changes
+    }
+
     /// Takes the tokens and places of a remembered call and increments its counters, in one atomic step with the reads of cells. Returns
     /// `None` if not all tokens and places are there now; nothing was taken or incremented then. `asks` may not wait.
     pub(crate) fn take(mut self, asks: &[Ask], places: &[Place], increments: &[Increment]) -> Option<Vec<HeldPlace>> {

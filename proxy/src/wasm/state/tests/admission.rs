@@ -177,6 +177,37 @@ fn keys_are_locked_from_first_cell_of_repetition_until_tokens_are_taken() {
 }
 
 #[test]
+fn every_change_of_what_a_key_holds_is_counted() {
+    let (state, clock) = entry();
+    let changes = || state.repetition(None).changes();
+    let mut known = changes();
+    let changing: [fn(&EntryState); 6] = [
+        |state| assert_eq!(state.compare_and_swap("c", 0, vec![1]), Ok(Some(1))),
+        |state| assert_eq!(state.compare_and_swap("c", 1, vec![1]), Ok(Some(2))),
+        |state| state.remove("c"),
+        |state| state.increment("n", 1),
+        |state| assert!(state.admit(&[ask("b", 0)], &[]).is_ok()),
+        |state| state.remove("n"),
+    ];
+    for (at, change) in changing.into_iter().enumerate() {
+        change(&state);
+        assert!(changes() > known, "{at}");
+        known = changes();
+    }
+    assert!(state.admit(&[ask("b", 0)], &[]).is_ok());
+    assert_eq!(state.compare_and_swap("c", 7, vec![1]), Ok(None));
+    assert_eq!(changes(), known, "the bucket is there already, and no cell was written");
+    for number in 0..MAX_KEYS - 1 {
+        state.increment(&number.to_string(), u64::from(number > 0));
+    }
+    known = changes();
+    clock.advance(ms(60_000));
+    state.increment("more", 1);
+    assert_eq!(state.repetition(None).write_of("b"), Some(0), "it has made room");
+    assert_eq!(changes(), known + 2, "the search for empty keys, and the new key");
+}
+
+#[test]
 fn repetition_increments_counters_only_if_tokens_are_there() {
     let (state, _) = entry();
     let increments = [("n", 2), ("b", 1), ("n", u64::MAX)].map(|(key, by)| Increment {
