@@ -6,6 +6,7 @@
 
 pub(crate) mod objects;
 mod outcomes;
+mod short_list;
 mod touches;
 
 use std::cell::{Cell, RefCell};
@@ -27,7 +28,8 @@ use crate::plugin::verdict::{
     self, BodyShape, Outcome, RequestAction, RequestEdit, Reset, ResponseAction, ResponseEdit,
 };
 use crate::respond::Reply;
-use outcomes::Remarks;
+use outcomes::Remark;
+use short_list::ShortList;
 
 /// The plugins that want this request, and the view of it that they get.
 pub(crate) struct Plugins {
@@ -37,8 +39,8 @@ pub(crate) struct Plugins {
     instances: Rc<Instances>,
     /// The current time, if it was read and nothing that takes time has happened since.
     now: Cell<Option<Instant>>,
-    touches: RefCell<Vec<Touch>>,
-    remarks: RefCell<Remarks>,
+    touches: RefCell<ShortList<Touch>>,
+    remarks: RefCell<ShortList<Remark>>,
 }
 
 /// The entries whose edits shape the view.
@@ -225,8 +227,10 @@ impl Plugins {
 
     fn record_touches(&self, entry: &Entry, done: impl IntoIterator<Item = (String, Effect)>) {
         let entry = Some(entry.id);
-        let touches = done.into_iter().map(|(rule, effect)| Touch { entry, rule, effect });
-        self.touches.borrow_mut().extend(touches);
+        let mut touches = self.touches.borrow_mut();
+        for (rule, effect) in done {
+            touches.push(Touch { entry, rule, effect });
+        }
     }
 
     /// Notes that the view shaped by these entries has changed, so the client gets a 410.
@@ -256,7 +260,7 @@ impl Plugins {
         }
     }
 
-    fn named_touches<'t>(&'t self, touches: &'t [Touch]) -> impl Iterator<Item = NamedTouch<'t>> + Clone {
+    fn named_touches<'t>(&'t self, touches: &'t ShortList<Touch>) -> impl Iterator<Item = NamedTouch<'t>> + Clone {
         touches.iter().map(|touch| {
             let entries = self.snapshot.entries();
             let entry = touch.entry.and_then(|id| entries.iter().find(|entry| entry.id == id));

@@ -9,41 +9,17 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use super::Plugins;
+use super::short_list::ShortList;
 use crate::chain::{Entry, EntryId};
 use crate::plugin::verdict::{Outcome, OutcomeRule, Phases, RequestVerdict};
 use crate::wasm::CountedOutcome;
 
-/// Remarks of verdicts about the rest of a request. The first one is kept in place: most requests have no other, and allocate nothing.
-#[derive(Debug, Default)]
-pub(super) struct Remarks {
-    first: Option<Remark>,
-    others: Vec<Remark>,
-}
-
 /// The remark of one entry's verdict.
 #[derive(Debug)]
-struct Remark {
+pub(super) struct Remark {
     entry: EntryId,
     later: Phases,
     outcomes: Option<Rc<[OutcomeRule]>>,
-}
-
-impl Remarks {
-    fn push(&mut self, remark: Remark) {
-        if self.first.is_none() {
-            self.first = Some(remark);
-        } else {
-            self.others.push(remark);
-        }
-    }
-
-    fn iter(&self) -> impl Iterator<Item = &Remark> {
-        self.first.iter().chain(&self.others)
-    }
-
-    fn remark_of(&self, entry: EntryId) -> Option<&Remark> {
-        self.iter().find(|remark| remark.entry == entry)
-    }
 }
 
 impl Plugins {
@@ -63,50 +39,59 @@ impl Plugins {
     /// The later phases that the entry wants for this request, of those that it subscribes to.
     pub(super) fn later_phases(&self, entry: &Entry) -> Phases {
         let remarks = self.remarks.borrow();
-        remarks.remark_of(entry.id).map_or(Phases::ALL, |remark| remark.later)
+        let remark = remarks.iter().find(|remark| remark.entry == entry.id);
+        remark.map_or(Phases::ALL, |remark| remark.later)
     }
 
-    fn outcome_rules(&self, entry: &Entry) -> Option<Rc<[OutcomeRule]>> {
-        self.remarks.borrow().remark_of(entry.id)?.outcomes.clone()
-    }
-
-    /// Whether any entry counts the outcome of the request.
-    fn is_counted(&self) -> bool {
-        self.remarks.borrow().iter().any(|remark| remark.outcomes.is_some())
+    /// The entries that count the outcome of the request, in the order of the chain, with their rules.
+    fn counting_entries(&self) -> ShortList<(&Arc<Entry>, Rc<[OutcomeRule]>)> {
+        let mut counting = ShortList::default();
+        for remark in self.remarks.borrow().iter() {
+            let mut entries = self.snapshot.entries().iter();
+            if let Some(rules) = &remark.outcomes
+                && let Some(entry) = entries.find(|entry| entry.id == remark.entry)
+            {
+                counting.push((entry, Rc::clone(rules)));
+            }
+        }
+        counting
     }
 
     /// Counts the response head by the rules of an entry that judge heads.
     pub(super) fn count_head(&self, entry: &Arc<Entry>, status: u16) {
-        if let Some(rules) = self.outcome_rules(entry) {
-            let judge = |rule: &OutcomeRule| rule.counting.judge_head(status);
-            let counted = entry
-                .state
-                .count_outcome(&rules, entry.id.number(), Instant::now, judge);
-            self.report(entry, &counted);
+        let remarks = self.remarks.borrow();
+        let remark = remarks.iter().find(|remark| remark.entry == entry.id);
+        let rules = remark.and_then(|remark| remark.outcomes.clone());
+        drop(remarks);
+        if let Some(rules) = rules {
+            self.count_head_by(entry, &rules, status);
         }
     }
 
     /// Counts the response head by the rules of all entries, last first.
     pub(super) fn count_head_for_all(&self, status: u16) {
-        if self.is_counted() {
-            for entry in self.snapshot.matched_entries(self.matched).rev() {
-                self.count_head(entry, status);
-            }
+        for (entry, rules) in self.counting_entries().iter().rev() {
+            self.count_head_by(entry, rules, status);
         }
+    }
+
+    fn count_head_by(&self, entry: &Arc<Entry>, rules: &[OutcomeRule], status: u16) {
+        let judge = |rule: &OutcomeRule| rule.counting.judge_head(status);
+        let id = entry.id.number();
+        self.report(entry, &entry.state.count_outcome(rules, id, Instant::now, judge));
     }
 
     /// Counts the end of the request, at `at`, by the rules of all entries.
     pub(super) fn count_end(&self, outcome: &Outcome, at: Instant) {
-        if !self.is_counted() {
+        let counting = self.counting_entries();
+        if counting.is_empty() {
             return;
         }
         let end = outcome.end();
         let judge = |rule: &OutcomeRule| rule.counting.judge_end(&end);
-        for entry in self.snapshot.matched_entries(self.matched) {
-            if let Some(rules) = self.outcome_rules(entry) {
-                let counted = entry.state.count_outcome(&rules, entry.id.number(), || at, judge);
-                self.report(entry, &counted);
-            }
+        for (entry, rules) in counting.iter() {
+            let id = entry.id.number();
+            self.report(entry, &entry.state.count_outcome(rules, id, || at, judge));
         }
     }
 
