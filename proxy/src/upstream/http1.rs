@@ -18,7 +18,7 @@ use hyper::{
     client::conn::http1::{self, SendRequest},
 };
 use hyper_util::rt::TokioIo;
-use tokio::{task::AbortHandle, time::Instant};
+use tokio::task::AbortHandle;
 
 use super::{
     Upstream,
@@ -75,7 +75,8 @@ pub(super) struct ConnectionState {
 pub(super) struct IdleConnection {
     sender: SendRequest<Outgoing>,
     pub(super) state: Rc<ConnectionState>,
-    pub(super) since: Instant,
+    /// [`Upstream::sweeps`] when the last request ended.
+    pub(super) idle_since: u64,
 }
 
 /// The right to send one request. Dropped before [`finish`](Lease::finish), it closes the connection.
@@ -136,7 +137,7 @@ pub(super) async fn establish(
         IdleConnection {
             sender,
             state,
-            since: Instant::now(),
+            idle_since: pool.sweeps(),
         },
         drive,
     ))
@@ -180,7 +181,7 @@ impl ConnectionState {
             pool.park(IdleConnection {
                 sender,
                 state: Rc::clone(self),
-                since: Instant::now(),
+                idle_since: pool.sweeps(),
             });
         }
     }

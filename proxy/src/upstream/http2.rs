@@ -9,7 +9,6 @@ use std::{
     pin::{Pin, pin},
     rc::{Rc, Weak},
     task::{Context, Poll, Waker},
-    time::Duration,
 };
 
 use bytes::Bytes;
@@ -18,7 +17,6 @@ use h2::{
     client::{Builder, ResponseFuture, SendRequest},
 };
 use http::{Request, Response};
-use tokio::time::Instant;
 
 use super::{
     Upstream,
@@ -62,7 +60,8 @@ pub(super) struct Connection {
     active: Cell<usize>,
     /// Number of streams that got a response, which proves that the connection works.
     answered: Cell<u64>,
-    idle_since: Cell<Instant>,
+    /// [`Upstream::sweeps`] when the last stream ended.
+    idle_since: Cell<u64>,
     pub(super) generation: u64,
     unread: Rc<UnreadResponses>,
     pool: Weak<Upstream>,
@@ -109,7 +108,7 @@ pub(super) async fn establish(
         most_streams: limits.max_streams_per_connection,
         active: Cell::new(0),
         answered: Cell::new(0),
-        idle_since: Cell::new(Instant::now()),
+        idle_since: Cell::new(pool.sweeps()),
         generation,
         unread: Rc::clone(&limits.unread),
         pool: Rc::downgrade(pool),
@@ -165,9 +164,9 @@ impl Connection {
         self.active.get() < self.limit.get()
     }
 
-    /// For how long the connection has been unused; `None` while it is in use.
-    pub(super) fn idle_time(&self) -> Option<Duration> {
-        (self.active.get() == 0).then(|| self.idle_since.get().elapsed())
+    /// Since which sweep the connection has been unused; `None` while it is in use.
+    pub(super) fn idle_since(&self) -> Option<u64> {
+        (self.active.get() == 0).then(|| self.idle_since.get())
     }
 
     /// Whether the connection may take requests: no GOAWAY, not closed, stream numbers left. Updates the limit too.
@@ -299,10 +298,10 @@ impl Drop for StreamPermit {
     fn drop(&mut self) {
         let connection = &self.connection;
         connection.active.set(connection.active.get().saturating_sub(1));
-        if connection.active.get() == 0 {
-            connection.idle_since.set(Instant::now());
-        }
         if let Some(pool) = connection.pool.upgrade() {
+            if connection.active.get() == 0 {
+                connection.idle_since.set(pool.sweeps());
+            }
             pool.room_made();
         }
     }

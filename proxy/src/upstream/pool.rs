@@ -19,7 +19,7 @@ use h2::client::SendRequest;
 use tokio::{
     sync::Notify,
     task::{AbortHandle, JoinSet},
-    time::{Instant, interval_at, timeout, timeout_at},
+    time::{Instant, MissedTickBehavior, interval_at, timeout, timeout_at},
 };
 use tokio_util::task::AbortOnDropHandle;
 
@@ -68,6 +68,8 @@ pub(super) struct Pool {
     changed: Notify,
     tasks: RefCell<JoinSet<()>>,
     sweeper: RefCell<Option<AbortOnDropHandle<()>>>,
+    /// Number of sweeps for unused connections so far. Idle times are counted in sweeps, because a clock would be read for each request.
+    sweeps: Cell<u64>,
     pub(super) closing: Cell<bool>,
 }
 
@@ -203,24 +205,31 @@ impl Upstream {
         self.pool.failures.set(self.pool.failures.get() + 1);
     }
 
+    /// Number of sweeps so far, for the begin of an idle time.
+    pub(super) fn sweeps(&self) -> u64 {
+        self.pool.sweeps.get()
+    }
+
     fn close_unused(&self) {
-        let idle_timeout = self.limits.idle_timeout;
+        let sweeps = self.sweeps() + 1;
+        self.pool.sweeps.set(sweeps);
         self.pool
             .parked
             .borrow_mut()
-            .retain(|unused| unused.is_open() && unused.since.elapsed() < idle_timeout);
+            .retain(|unused| unused.is_open() && !is_idle_time_over(unused.idle_since, sweeps));
         let mut shared = self.pool.shared.borrow_mut();
         let generation = self.target.credentials().generation();
         shared.retain(|connection| connection.is_open() && connection.generation == generation);
         let mut left = shared.len();
+        let is_unused = |connection: &Rc<Connection>| {
+            let since = connection.idle_since();
+            since.is_some_and(|since| is_idle_time_over(since, sweeps))
+        };
         // The newest are retired first: when there are few requests, they collect on the oldest.
         let mut index = shared.len();
         while index > 0 && left > 1 {
             index -= 1;
-            if shared
-                .get(index)
-                .is_some_and(|connection| connection.idle_time().is_some_and(|idle| idle >= idle_timeout))
-            {
+            if shared.get(index).is_some_and(is_unused) {
                 shared.remove(index);
                 left -= 1;
             }
@@ -374,11 +383,32 @@ impl Drop for Open {
     }
 }
 
+/// Whether an idle time is over in a sweep: `since` sweeps were made before it began, and `sweeps` by now. The first sweep may come as soon
+/// as it has begun, so only the pauses between sweeps count.
+const fn is_idle_time_over(since: u64, sweeps: u64) -> bool {
+    sweeps.saturating_sub(since) > SWEEPS_PER_IDLE_TIMEOUT as u64
+}
+
 async fn close_idle_connections(upstream: Weak<Upstream>, pause: Duration) {
     let mut ticks = interval_at(Instant::now() + pause, pause);
+    // Sweeps measure time, so none may be made up for.
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
         let Some(upstream) = upstream.upgrade() else { return };
         upstream.close_unused();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unused_connection_is_closed_when_all_pauses_of_an_idle_timeout_have_passed() {
+        for (since, closing) in [(0, 4), (7, 11)] {
+            let is_kept_until_then = (since..closing).all(|sweeps| !is_idle_time_over(since, sweeps));
+            assert!(is_kept_until_then && is_idle_time_over(since, closing), "{since}");
+        }
     }
 }
