@@ -12,7 +12,7 @@ mod touches;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use ctrlmesh_contract::FailurePolicy;
 use ctrlmesh_wire::Verb;
@@ -277,11 +277,11 @@ impl Plugins {
         touched::describe_touches(self.named_touches(&self.touches.borrow()))
     }
 
-    /// Notes what plugins did to the request, for `/status`.
-    pub(crate) fn note_touched(&self, touched: &TouchedRequests, status: u16) {
+    /// Notes what plugins did to the request, which ended at `end`, for `/status`.
+    pub(crate) fn note_touched(&self, touched: &TouchedRequests, status: u16, end: Instant) {
         let touches = self.touches.borrow();
         if !touches.is_empty() {
-            touched.record(self.named_touches(&touches), &self.view, status, SystemTime::now());
+            touched.record(self.named_touches(&touches), &self.view, status, end);
         }
     }
 

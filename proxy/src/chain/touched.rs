@@ -14,6 +14,7 @@ use std::time::{Duration, SystemTime};
 
 use arc_swap::ArcSwap;
 use ctrlmesh_contract::status;
+use tokio::time::Instant;
 
 use crate::chain::EntryId;
 use crate::lock::lock_unpoisoned;
@@ -94,8 +95,9 @@ pub(crate) fn describe_touches<'a>(touches: impl Iterator<Item = NamedTouch<'a>>
 }
 
 /// The last requests that plugins had an effect on.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct TouchedRequests {
+    created: Instant,
     /// One row for all edits of an entry by one rule, whatever they change.
     edits: ArcSwap<Vec<Arc<EditRow>>>,
     /// All other effects, the oldest first.
@@ -108,9 +110,9 @@ struct EditRow {
     entry: String,
     rule: String,
     count: AtomicU64,
-    /// Microseconds since 1970.
+    /// Microseconds since [`TouchedRequests::created`].
     last: AtomicU64,
-    /// When the example was last replaced, in microseconds since 1970.
+    /// When the example was last replaced, in the same microseconds; [`u64::MAX`] before the first one.
     example_since: AtomicU64,
     example: Mutex<Example>,
 }
@@ -130,18 +132,28 @@ struct Row {
     request: String,
     status: u16,
     count: u64,
-    last: SystemTime,
+    last: Instant,
+}
+
+impl Default for TouchedRequests {
+    fn default() -> Self {
+        Self {
+            created: Instant::now(),
+            edits: ArcSwap::default(),
+            others: Mutex::default(),
+        }
+    }
 }
 
 impl TouchedRequests {
-    /// Records the effects on a request that ends now. Equal effects are counted in one row; an edit of a request and one of its response
-    /// count once.
+    /// Records the effects on a request that ends at `now`. Equal effects are counted in one row; an edit of a request and one of its
+    /// response count once.
     pub(crate) fn record<'a>(
         &self,
         touches: impl Iterator<Item = NamedTouch<'a>> + Clone,
         view: &RequestView,
         status: u16,
-        now: SystemTime,
+        now: Instant,
     ) {
         for (index, touch) in touches.clone().enumerate() {
             if touch.effect != Effect::Edited {
@@ -152,7 +164,9 @@ impl TouchedRequests {
         }
     }
 
-    fn record_edit(&self, touch: NamedTouch<'_>, view: &RequestView, status: u16, now: SystemTime) {
+    fn record_edit(&self, touch: NamedTouch<'_>, view: &RequestView, status: u16, now: Instant) {
+        let now = now.saturating_duration_since(self.created).as_micros();
+        let now = u64::try_from(now).unwrap_or(u64::MAX);
         let is_same = |row: &&Arc<EditRow>| row.entry == touch.entry && row.rule == touch.rule;
         if let Some(row) = self.edits.load().iter().find(is_same) {
             return row.count(view, status, now);
@@ -164,7 +178,7 @@ impl TouchedRequests {
             return row.count(view, status, now);
         }
         if rows.len() >= MAX_ROWS {
-            rows.sort_by_cached_key(|row| Reverse(row.last()));
+            rows.sort_by_cached_key(|row| Reverse(row.last.load(Ordering::Relaxed)));
             rows.truncate(MAX_ROWS - 1);
         }
         let row = EditRow::new(touch);
@@ -173,7 +187,7 @@ impl TouchedRequests {
         self.edits.store(Arc::new(rows));
     }
 
-    fn record_other(&self, touch: NamedTouch<'_>, view: &RequestView, status: u16, now: SystemTime) {
+    fn record_other(&self, touch: NamedTouch<'_>, view: &RequestView, status: u16, now: Instant) {
         let NamedTouch { entry, rule, effect } = touch;
         let request = request_name(view);
         let mut rows = lock_unpoisoned(&self.others);
@@ -197,12 +211,20 @@ impl TouchedRequests {
         rows.push_back(row);
     }
 
-    /// The rows, the latest first.
-    pub(crate) fn status_rows(&self) -> Vec<status::Touched> {
+    /// The rows, the latest first. `wall` and `now` are the current time by both clocks.
+    pub(crate) fn status_rows(&self, wall: SystemTime, now: Instant) -> Vec<status::Touched> {
+        let time_of = |last: Instant| {
+            let time = wall.checked_sub(now.saturating_duration_since(last));
+            rfc3339(time.unwrap_or(SystemTime::UNIX_EPOCH))
+        };
         let others = lock_unpoisoned(&self.others);
-        let others = others.iter().rev().map(|row| (row.last, row.status_row()));
+        let others = others.iter().rev();
+        let others = others.map(|row| (row.last, row.status_row(time_of(row.last))));
         let mut rows: Vec<_> = others.collect();
-        rows.extend(self.edits.load().iter().map(|row| (row.last(), row.status_row())));
+        rows.extend(self.edits.load().iter().map(|row| {
+            let last = self.created + Duration::from_micros(row.last.load(Ordering::Relaxed));
+            (last, row.status_row(time_of(last)))
+        }));
         rows.sort_by_key(|(last, _)| Reverse(*last));
         rows.truncate(MAX_ROWS);
         rows.into_iter().map(|(_, row)| row).collect()
@@ -216,17 +238,17 @@ impl EditRow {
             rule: touch.rule.to_owned(),
             count: AtomicU64::default(),
             last: AtomicU64::default(),
-            example_since: AtomicU64::default(),
+            example_since: AtomicU64::new(u64::MAX),
             example: Mutex::default(),
         }
     }
 
-    fn count(&self, view: &RequestView, status: u16, now: SystemTime) {
-        let now = unix_micros(now);
+    /// `now`: microseconds since [`TouchedRequests::created`].
+    fn count(&self, view: &RequestView, status: u16, now: u64) {
         self.count.fetch_add(1, Ordering::Relaxed);
         self.last.store(now, Ordering::Relaxed);
         let since = self.example_since.load(Ordering::Relaxed);
-        // The difference is absolute, because the clock may be set back.
+        // The difference is absolute, because there may be no example yet.
         let is_old = now.abs_diff(since) >= EXAMPLE_MICROS;
         if is_old
             && self
@@ -239,11 +261,7 @@ impl EditRow {
         }
     }
 
-    fn last(&self) -> SystemTime {
-        SystemTime::UNIX_EPOCH + Duration::from_micros(self.last.load(Ordering::Relaxed))
-    }
-
-    fn status_row(&self) -> status::Touched {
+    fn status_row(&self, last: String) -> status::Touched {
         let example = lock_unpoisoned(&self.example);
         status::Touched {
             entry: self.entry.clone(),
@@ -252,13 +270,13 @@ impl EditRow {
             request: example.request.clone(),
             status: example.status,
             count: self.count.load(Ordering::Relaxed),
-            last: rfc3339(self.last()),
+            last,
         }
     }
 }
 
 impl Row {
-    fn status_row(&self) -> status::Touched {
+    fn status_row(&self, last: String) -> status::Touched {
         status::Touched {
             entry: self.entry.clone(),
             rule: self.rule.clone(),
@@ -266,14 +284,9 @@ impl Row {
             request: self.request.clone(),
             status: self.status,
             count: self.count,
-            last: rfc3339(self.last),
+            last,
         }
     }
-}
-
-fn unix_micros(time: SystemTime) -> u64 {
-    let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
 }
 
 /// Examples: `update deployments.apps/status shop/web`, `get /healthz`, `CONNECT example.com:443`.
@@ -342,22 +355,32 @@ mod tests {
         std::iter::once(NamedTouch { entry, rule, effect })
     }
 
-    fn at(millis: u64) -> SystemTime {
+    fn at(touched: &TouchedRequests, millis: u64) -> Instant {
+        touched.created + Duration::from_millis(millis)
+    }
+
+    /// The wall clock's time then.
+    fn wall(millis: u64) -> SystemTime {
         SystemTime::UNIX_EPOCH + Duration::from_millis(1_000_000 + millis)
+    }
+
+    fn status_rows(touched: &TouchedRequests) -> Vec<status::Touched> {
+        touched.status_rows(wall(60_000), at(touched, 60_000))
     }
 
     #[test]
     fn repeated_touch_is_counted_and_oldest_rows_go_first() {
         let touched = TouchedRequests::default();
         let refuse = |name: &str, status: u16, millis: u64| {
-            touched.record(named_touches("a", Effect::Refused), &view_of(name), status, at(millis));
+            let now = at(&touched, millis);
+            touched.record(named_touches("a", Effect::Refused), &view_of(name), status, now);
         };
         refuse("old", 409, 0);
         for number in 0..MAX_ROWS as u64 - 1 {
             refuse(&number.to_string(), 409, number);
         }
         refuse("0", 409, 100);
-        let rows = touched.status_rows();
+        let rows = status_rows(&touched);
         assert_eq!(rows.len(), MAX_ROWS);
         assert_eq!(
             (rows[0].count, &*rows[0].request),
@@ -365,15 +388,16 @@ mod tests {
         );
         assert_eq!((rows[0].status, &*rows[0].did, &*rows[0].rule), (409, "refused", "a"));
         refuse("0", 500, 101);
-        let rows = touched.status_rows();
+        let rows = status_rows(&touched);
         assert_eq!(
             (rows.len(), rows[0].count),
             (MAX_ROWS, 1),
             "it was answered in another way"
         );
         assert!(!rows.iter().any(|row| row.request.ends_with("old")));
-        touched.record(named_touches("a", Effect::Edited), &view_of("0"), 200, at(102));
-        let rows = touched.status_rows();
+        let now = at(&touched, 102);
+        touched.record(named_touches("a", Effect::Edited), &view_of("0"), 200, now);
+        let rows = status_rows(&touched);
         assert_eq!(
             (rows.len(), &*rows[0].did, &*rows[1].did),
             (MAX_ROWS, "edited", "refused")
@@ -384,8 +408,9 @@ mod tests {
     fn all_edits_of_entry_are_one_row_with_the_request_of_the_last_second() {
         let touched = TouchedRequests::default();
         let edit = |rule: &str, name: &str, status: u16, millis: u64| {
-            touched.record(named_touches(rule, Effect::Edited), &view_of(name), status, at(millis));
-            let row = touched.status_rows().swap_remove(0);
+            let now = at(&touched, millis);
+            touched.record(named_touches(rule, Effect::Edited), &view_of(name), status, now);
+            let row = status_rows(&touched).swap_remove(0);
             (
                 row.count,
                 row.request.rsplit('/').next().unwrap().to_owned(),
@@ -395,17 +420,14 @@ mod tests {
         assert_eq!(edit("", "a", 200, 0), (1, "a".to_owned(), 200));
         assert_eq!(edit("", "b", 404, 999), (2, "a".to_owned(), 200));
         assert_eq!(edit("", "c", 404, 1000), (3, "c".to_owned(), 404));
-        assert_eq!(
-            edit("", "d", 200, 0),
-            (4, "d".to_owned(), 200),
-            "the clock was set back"
-        );
-        assert_eq!(edit("other rule", "e", 200, 1), (1, "e".to_owned(), 200));
+        assert_eq!(edit("other rule", "e", 200, 1001), (1, "e".to_owned(), 200));
         let both = named_touches("", Effect::Edited).chain(named_touches("", Effect::Edited));
-        touched.record(both, &view_of("f"), 200, at(2));
-        let rows = touched.status_rows();
-        assert_eq!((rows.len(), rows[0].count), (2, 5), "the request and its response");
-        assert_eq!(rows[0].last, rfc3339(at(2)));
+        touched.record(both, &view_of("f"), 200, at(&touched, 2500));
+        let rows = status_rows(&touched);
+        assert_eq!((rows.len(), rows[0].count), (2, 4), "the request and its response");
+        assert_eq!(rows[0].last, rfc3339(wall(2500)));
+        let rows = touched.status_rows(wall(120_000), at(&touched, 60_000));
+        assert_eq!(rows[0].last, rfc3339(wall(62_500)), "the clock was set");
     }
 
     #[test]
@@ -413,13 +435,14 @@ mod tests {
         let touched = TouchedRequests::default();
         let edit = |rule: u64, millis: u64| {
             let rule = rule.to_string();
-            touched.record(named_touches(&rule, Effect::Edited), &view_of("a"), 200, at(millis));
+            let now = at(&touched, millis);
+            touched.record(named_touches(&rule, Effect::Edited), &view_of("a"), 200, now);
         };
         let rows = MAX_ROWS as u64;
         (0..rows).for_each(|rule| edit(rule, rule));
         edit(0, rows);
         edit(rows, rows + 1);
-        let rules: Vec<String> = touched.status_rows().into_iter().map(|row| row.rule).collect();
+        let rules: Vec<String> = status_rows(&touched).into_iter().map(|row| row.rule).collect();
         assert_eq!(rules.len(), MAX_ROWS);
         assert_eq!(rules[..2], [rows.to_string(), "0".to_owned()]);
         assert!(!rules.contains(&"1".to_owned()));

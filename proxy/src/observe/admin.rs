@@ -150,8 +150,9 @@ impl Admin {
         status.chain.earlier.caches = self.list_views.stale_cache_count();
         status.chain.stale_caches = self.list_views.stale_caches();
         status.leader_elections = self.leadership.statuses();
-        status.touched = self.metrics.touched.status_rows();
-        status.api_traffic = Some(self.metrics.api_traffic_status(SystemTime::now()));
+        let now = SystemTime::now();
+        status.touched = self.metrics.touched.status_rows(now, Instant::now());
+        status.api_traffic = Some(self.metrics.api_traffic_status(now));
         match serde_json::to_vec(&status) {
             Ok(body) => {
                 let mut response = text_response(StatusCode::OK, body);

@@ -305,7 +305,7 @@ impl Drop for Record {
         let plugins = self.plugins.borrow_mut().take();
         self.log(&outcome, plugins.as_deref());
         if let Some(plugins) = plugins {
-            plugins.note_touched(&self.metrics.touched, outcome.status);
+            plugins.note_touched(&self.metrics.touched, outcome.status, end);
             plugins.on_complete(&outcome, end);
         }
     }
