@@ -191,8 +191,8 @@ impl ReaderState {
 }
 
 impl ReaderStates {
-    /// The state of a reader. A new one begins with this view and `stale` versions from before, which were not recorded.
-    fn state_of(&mut self, key: u64, view: u64, stale: u16) -> &mut ReaderState {
+    /// The state of a reader. A new one begins with this view and as many versions from before, which were not recorded, as `stale` returns.
+    fn state_of(&mut self, key: u64, view: u64, stale: impl FnOnce() -> u16) -> &mut ReaderState {
         if !self.by_reader.contains_key(&key) {
             self.order.push_back(key);
             if self.order.len() > MAX_READERS
@@ -203,7 +203,7 @@ impl ReaderStates {
         }
         self.by_reader.entry(key).or_insert_with(|| ReaderState {
             view,
-            stale,
+            stale: stale(),
             ..ReaderState::default()
         })
     }
@@ -243,12 +243,12 @@ impl ListViews {
         if (!was_used || self.has_predecessor()) && !is_first_chain {
             self.first_rule.get_or_init(Instant::now);
         }
-        let may_be_unnoted = self
-            .first_rule
-            .get()
-            .is_some_and(|since| since.elapsed() < FIRST_RULE_TIME);
+        let may_be_unnoted = || {
+            let first_rule = self.first_rule.get();
+            first_rule.is_some_and(|since| since.elapsed() < FIRST_RULE_TIME)
+        };
         let mut states = self.lock_states();
-        let state = states.state_of(list.key, list.view, may_be_unnoted.into());
+        let state = states.state_of(list.key, list.view, || may_be_unnoted().into());
         state.list(list.view);
     }
 
@@ -304,7 +304,7 @@ impl ListViews {
             }
             return None;
         }
-        states.state_of(key, view, 0).open();
+        states.state_of(key, view, || 0).open();
         states.outdated.begin_watch(key);
         Some(self.position(key, view, reader))
     }
@@ -317,7 +317,7 @@ impl ListViews {
     ) -> Position {
         let (key, view) = (self.key(reader), self.view_hash(view));
         let mut states = self.lock_states();
-        let state = states.state_of(key, view, 0);
+        let state = states.state_of(key, view, || 0);
         state.take();
         state.list(view);
         // The list's watch is this one.
@@ -403,7 +403,7 @@ impl Position {
 impl Drop for Position {
     fn drop(&mut self) {
         let mut states = self.list_views.lock_states();
-        states.state_of(self.key, self.view, 0).end(self.view, !self.is_void);
+        states.state_of(self.key, self.view, || 0).end(self.view, !self.is_void);
     }
 }
 

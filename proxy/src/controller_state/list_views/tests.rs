@@ -30,7 +30,7 @@ fn open_watch_of_shard(list_views: &Arc<ListViews>, name: &str) -> Position {
 
 fn open_watch(list_views: &Arc<ListViews>, view: &[RequestEdit]) -> Position {
     let (key, view) = (list_views.key(&READER), list_views.view_hash(view.iter()));
-    list_views.lock_states().state_of(key, view, 0).open();
+    list_views.lock_states().state_of(key, view, || 0).open();
     list_views.position(key, view, &READER)
 }
 
