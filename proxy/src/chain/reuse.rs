@@ -96,9 +96,9 @@ impl AuditDraw {
         state ^= state << 25;
         state ^= state >> 27;
         self.state.set(state);
-        state
-            .wrapping_mul(0x2545_F491_4F6C_DD1D)
-            .is_multiple_of(self.one_in.get())
+        let drawn = state.wrapping_mul(0x2545_F491_4F6C_DD1D);
+        // True for one in `one_in` numbers, and needs no division.
+        u128::from(drawn) * u128::from(self.one_in.get()) < 1 << 64
     }
 }
 

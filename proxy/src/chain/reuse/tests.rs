@@ -594,4 +594,5 @@ fn audits_are_drawn_at_the_given_rate() {
     let draw = AuditDraw::new(NonZeroU64::new(100).unwrap());
     let audited = (0..100_000).filter(|_| draw.next()).count();
     assert!((800..1200).contains(&audited), "{audited}");
+    assert!((0..1000).all(|_| always_audited().next() && !never_audited().next()));
 }
