@@ -220,7 +220,7 @@ impl CollectionDelete<'_> {
     }
 
     async fn delete_object(&self, object: &ListedObject) -> Result<(), DeletionError> {
-        let (path, named) = object_target(&self.exchange.info, self.path, object)?;
+        let (path, named) = object_target(self.exchange.info, self.path, object)?;
         let options = self.options.for_object(&object.uid)?;
         let mut headers = self.delete_headers.clone();
         headers.insert(CONTENT_LENGTH, HeaderValue::from(options.len()));

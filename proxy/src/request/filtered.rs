@@ -135,7 +135,7 @@ impl FilteredRequest {
                 Err(reply) => return Ok(sidecar_response(exchange.record, &self.accept, reply)),
             };
         }
-        if prepared.deletes_kept_objects(&exchange.info) {
+        if prepared.deletes_kept_objects(exchange.info) {
             // Boxed, so that the future of other requests stays small.
             return Box::pin(self.delete_kept_objects(exchange, &prepared, &parts.headers, body)).await;
         }

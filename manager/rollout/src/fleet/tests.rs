@@ -51,7 +51,10 @@ fn pod_is_behind_when_it_does_not_run_its_entries() {
 fn nudges_are_read_from_annotations() {
     let of = |renudged: &str| {
         let mut pod = Pod::default();
-        let annotations = [(annotations::CHAIN_GENERATION, "7"), (annotations::CHAIN_BUMP, renudged)];
+        let annotations = [
+            (annotations::CHAIN_GENERATION, "7"),
+            (annotations::CHAIN_BUMP, renudged),
+        ];
         let annotations = annotations.map(|(key, value)| (key.to_owned(), value.to_owned()));
         pod.metadata.annotations = Some(annotations.into());
         let sidecar = Sidecar::from_pod(&pod).unwrap();

@@ -256,21 +256,18 @@ fn keep_replicas(set: &mut StatefulSet) {
     set.annotations_mut().clear();
     set.labels_mut().clear();
     set.status = None;
-    if let Some(spec) = &mut set.spec {
-        *spec = StatefulSetSpec {
-            replicas: spec.replicas,
-            ordinals: spec.ordinals.take(),
-            ..StatefulSetSpec::default()
-        };
-    }
+    set.spec = StatefulSetSpec {
+        replicas: set.spec.replicas,
+        ordinals: set.spec.ordinals.take(),
+        ..StatefulSetSpec::default()
+    };
 }
 
 fn workload_of(set: &StatefulSet) -> Workload {
-    let spec = set.spec.as_ref();
-    let ordinals = spec.and_then(|spec| spec.ordinals.as_ref());
+    let ordinals = set.spec.ordinals.as_ref();
     Workload::Found {
         // API servers write the default.
-        replicas: spec.and_then(|spec| spec.replicas).unwrap_or(1),
+        replicas: set.spec.replicas.unwrap_or(1),
         first_ordinal: ordinals.and_then(|ordinals| ordinals.start).unwrap_or_default(),
     }
 }

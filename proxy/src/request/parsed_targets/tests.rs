@@ -121,7 +121,7 @@ proptest! {
     ) {
         let mut parsed = ParsedTargets::default();
         for (method, at) in requests {
-            let uri = uri(at.get(&targets));
+            let uri = uri(at.get(targets.as_slice()));
             let (_, read) = read_and_remember(&mut parsed, method, &uri);
             prop_assert_eq!(read, read_anew(method, &uri), "{} {}", method, uri);
         }
