@@ -3,9 +3,11 @@
 use std::collections::BTreeMap;
 
 use ctrlmesh_tests::{EntrySpec, TestEnv, config_map};
+use http::Method;
 use serde_json::json;
 
 const ALL: &str = "/api/v1/configmaps";
+const OF_NAMESPACE: &str = "/api/v1/namespaces/default/configmaps";
 
 /// A shard of config maps.
 fn hash_entry(key: &str, ranges: &[&str]) -> EntrySpec {
