@@ -103,7 +103,7 @@ mod tests {
     async fn read(fields: &[(HeaderName, &'static str)], body: &[u8], query: &str) -> Result<DeleteOptions, u16> {
         let headers = fields
             .iter()
-            .map(|(name, value)| (name.clone(), HeaderValue::from_static(*value)));
+            .map(|(name, value)| (name.clone(), HeaderValue::from_static(value)));
         let body = RequestBody::of_bytes(Bytes::copy_from_slice(body));
         let sent = format!("{COLLECTION}?{query}").parse().unwrap();
         let options = DeleteOptions::read(&headers.collect(), body, &sent).await;
