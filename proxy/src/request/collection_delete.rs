@@ -112,7 +112,7 @@ pub(super) async fn delete_kept_objects(
     accept: &Accept,
 ) -> Result<Response<Bytes>, Reply> {
     let began = Instant::now();
-    let info = &exchange.info;
+    let info = exchange.info;
     let is_namespaces = info.group.is_empty() && info.resource == "namespaces";
     if is_namespaces || !info.subresource.is_empty() {
         return Err(Reply::undeletable_collection());
