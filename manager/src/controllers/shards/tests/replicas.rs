@@ -58,6 +58,10 @@ async fn shards_follow_the_replicas_of_their_stateful_set() {
     assert_eq!(now["spec"], first["spec"], "it is as before");
     put(&server, stateful_set("a", "operator", 0));
     until_kept(&server, "ScaledToZero", 2).await;
+    let mut shifted = stateful_set("a", "operator", 4);
+    shifted["spec"]["ordinals"] = json!({ "start": 1 });
+    put(&server, shifted);
+    until_kept(&server, "OrdinalsStart", 2).await;
     server.store().delete(STATEFUL_SETS, "a", "operator").unwrap();
     until_kept(&server, "StatefulSetMissing", 2).await;
     put(&server, stateful_set("a", "operator", 3));
