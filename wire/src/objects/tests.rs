@@ -182,6 +182,59 @@ fn protobuf_event(event_type: &str, body: &[u8]) -> Vec<u8> {
     [&u32::try_from(message.len()).unwrap().to_be_bytes(), &*message].concat()
 }
 
+/// The token that the filter has read from a body in chunks of this size.
+fn token_of(encoding: WatchEncoding, body: &[u8], size: usize) -> Option<String> {
+    let (mut out, chunks) = (Vec::new(), body.chunks(size));
+    let mut keep = |_: &[ObjectMetadata<'_>], _: &mut [bool]| {};
+    match encoding {
+        WatchEncoding::Json => {
+            let mut filter = JsonListFilter::new(MetadataFields::ALL);
+            chunks.for_each(|chunk| filter.push(chunk, &mut out, &mut keep).unwrap());
+            filter.continue_token().map(str::to_owned)
+        }
+        WatchEncoding::Protobuf => {
+            let mut filter = ProtobufListFilter::new(MetadataFields::ALL);
+            chunks.for_each(|chunk| filter.push(chunk, &mut out, &mut keep).unwrap());
+            filter.continue_token().map(str::to_owned)
+        }
+        WatchEncoding::Cbor => {
+            let mut filter = CborListFilter::new(MetadataFields::ALL);
+            chunks.for_each(|chunk| filter.push(chunk, &mut out, &mut keep).unwrap());
+            filter.continue_token().map(str::to_owned)
+        }
+    }
+}
+
+#[test]
+fn token_of_the_next_page_is_read_from_the_metadata_of_the_list() {
+    for size in [1, 7, usize::MAX] {
+        for encoding in SCHEMALESS {
+            let item = json!({"metadata": {"continue": "of an object"}});
+            for (metadata, expected) in [
+                (
+                    json!({"continue": "t\"1", "remainingItemCount": null, "resourceVersion": "7"}),
+                    Some("t\"1"),
+                ),
+                (json!({"continue": "", "resourceVersion": "7"}), None),
+                (json!({"continue": null}), None),
+                (json!({"continue": ["t1"]}), None),
+                (json!({"resourceVersion": "7"}), None),
+                (Value::Null, None),
+            ] {
+                let list = json!({"items": [item], "metadata": metadata});
+                let token = token_of(encoding, &encode(encoding, &list), size);
+                assert_eq!(token.as_deref(), expected, "{encoding:?}, {list} in chunks of {size}");
+            }
+        }
+        for (token, expected) in [("t1", Some("t1")), ("", None)] {
+            let list_meta = Message::new().string(2, "7").string(3, token).varint(4, 8);
+            let body = envelope("v1", "PodList", &Message::new().message(1, &list_meta));
+            let token = token_of(WatchEncoding::Protobuf, &body, size);
+            assert_eq!(token.as_deref(), expected, "protobuf in chunks of {size}");
+        }
+    }
+}
+
 #[test]
 fn labels_and_annotations_are_bounded() {
     for (number, name) in [(11, "labels"), (12, "annotations")] {

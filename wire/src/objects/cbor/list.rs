@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use super::head::{ARRAY, BREAK, HeadReader, INDEFINITE_ARRAY, MAP, malformed};
-use super::metadata::without_list_counts;
+use super::metadata::{read_continue_token, without_list_counts};
 use super::reader::Reader;
 use super::scanner::{ItemCollector, ItemScanner};
 use crate::objects::dropped_fields::DroppedFields;
@@ -33,6 +33,8 @@ pub struct CborListFilter {
     is_core: bool,
     /// Everything before `items` or `rows`.
     buffered: Vec<u8>,
+    /// Empty if the list's metadata have none, or have not come yet.
+    continue_token: String,
     head: HeadReader,
     /// Finds the end of values that are passed.
     passing: ItemScanner,
@@ -82,6 +84,7 @@ impl CborListFilter {
             is_status: false,
             is_core: false,
             buffered: Vec::new(),
+            continue_token: String::new(),
             head: HeadReader::default(),
             passing: ItemScanner::default(),
             collector: ItemCollector::default(),
@@ -119,6 +122,12 @@ impl CborListFilter {
             (None, Stage::End) => Ok(()),
             (None, _) => Err(FilterError::Unfinished),
         }
+    }
+
+    /// The token of the next page (`metadata.continue`); `None` if there is none, or it has not come yet.
+    #[must_use]
+    pub fn continue_token(&self) -> Option<&str> {
+        Some(self.continue_token.as_str()).filter(|token| !token.is_empty())
     }
 
     fn filter(&mut self, chunk: &[u8], out: &mut Vec<u8>, decide: &mut DecideObjects<'_>) -> Result<(), FilterError> {
@@ -224,6 +233,8 @@ impl CborListFilter {
         let (used, value) = self.collect(rest)?;
         if let Some(value) = value {
             let edited = without_list_counts(&value, &mut self.skipper)?;
+            // A token that cannot be read is none: then the list ends here.
+            self.continue_token = read_continue_token(&value, &mut self.skipper).unwrap_or_default();
             self.pass(edited.as_ref().unwrap_or(&value), out)?;
             self.expect_key(out)?;
         }

@@ -1,4 +1,5 @@
-//! Reads the metadata of an object, and removes from a list's metadata what a filtered list makes wrong.
+//! Reads the metadata of an object and the token in a list's metadata, and removes from a list's metadata what a
+//! filtered list makes wrong.
 
 use super::head::{BREAK, INDEFINITE_MAP, MAP, put_head};
 use super::reader::Reader;
@@ -159,4 +160,20 @@ pub(super) fn without_list_counts(
         edited.push(BREAK);
     }
     Ok(Some(edited))
+}
+
+/// The token of the next page in a list's metadata; empty if there is none.
+pub(super) fn read_continue_token(list_metadata: &[u8], skipper: &mut ItemScanner) -> Result<String, FilterError> {
+    let mut reader = Reader::new(list_metadata, skipper);
+    let mut token = String::new();
+    let Some(mut entries) = reader.enter_map()? else {
+        return Ok(token);
+    };
+    while let Some(key) = reader.next_key(&mut entries)? {
+        match &*key {
+            "continue" => token = reader.string_or_null()?.into_owned(),
+            _ => reader.skip_item()?,
+        }
+    }
+    Ok(token)
 }

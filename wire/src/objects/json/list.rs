@@ -8,7 +8,7 @@ use super::dropped::{find_dropped, row_search_start, search_start};
 use super::item::{Members, OBJECT_PATH, ROW_PATH, read_metadata, read_row};
 use super::malformed;
 use super::scanner::{Member, Path, Scanner};
-use super::text::{is_text, without_quotes};
+use super::text::{decode_nullable, is_text, without_quotes};
 use crate::objects::dropped_fields::DroppedFields;
 use crate::objects::keys::is_look_alike;
 use crate::objects::limits::{MAX_BATCH, MAX_BUFFERED_BYTES, MAX_OBJECT_BYTES};
@@ -41,6 +41,8 @@ pub struct JsonListFilter {
     pending: Vec<u8>,
     /// The bytes before the first object; `None` once the objects have begun.
     buffered: Option<Vec<u8>>,
+    /// Empty if the list's metadata have none, or have not come yet.
+    continue_token: String,
     seen: SeenKeys,
     /// Whether a top-level key is none of a `Status`: other objects may claim that kind.
     has_foreign_key: bool,
@@ -99,6 +101,7 @@ impl JsonListFilter {
             array: ObjectArray::default(),
             pending: Vec::new(),
             buffered: Some(Vec::new()),
+            continue_token: String::new(),
             seen: SeenKeys::default(),
             has_foreign_key: false,
             failure: None,
@@ -136,6 +139,12 @@ impl JsonListFilter {
             None if self.phase == Phase::End => Ok(()),
             None => Err(FilterError::Unfinished),
         }
+    }
+
+    /// The token of the next page (`metadata.continue`); `None` if there is none, or it has not come yet.
+    #[must_use]
+    pub fn continue_token(&self) -> Option<&str> {
+        Some(self.continue_token.as_str()).filter(|token| !token.is_empty())
     }
 
     fn push_bytes(
@@ -269,6 +278,7 @@ impl JsonListFilter {
             }
             ListKey::Items | ListKey::Rows => self.release_buffered(out),
             ListKey::Metadata => {
+                self.continue_token = read_continue_token(value, self.scanner.members());
                 let edited = remove_fields(value, self.scanner.members());
                 return self.emit(&edited, out);
             }
@@ -547,6 +557,13 @@ fn put_lead(out: &mut Vec<u8>, lead: &[u8], needs_comma: bool) {
     } else {
         out.extend(lead.iter().filter(|byte| **byte != b','));
     }
+}
+
+/// The token in a list's metadata. It is empty if it cannot be read: then the list ends here.
+fn read_continue_token(metadata: &[u8], members: &[Member]) -> String {
+    let value = Members::of_text(metadata, members).only_value("continue");
+    let token = value.ok().flatten().map(|value| decode_nullable(value.raw));
+    token.and_then(Result::ok).unwrap_or_default().into_owned()
 }
 
 /// A list's metadata without the fields that would be wrong.

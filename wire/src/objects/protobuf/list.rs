@@ -15,7 +15,7 @@ use crate::objects::dropped_fields::DroppedFields;
 use crate::objects::limits::{MAX_BATCH, MAX_BUFFERED_BYTES, MAX_OBJECT_BYTES};
 use crate::objects::splice::put_spliced;
 use crate::objects::{DecideObjects, FilterError, METRIC_VALUE_GROUPS, MetadataFields, ObjectMetadata};
-use crate::protobuf::{Field, MAGIC, MAX_FIELD_NUMBER};
+use crate::protobuf::{Field, MAGIC, MAX_FIELD_NUMBER, text};
 
 /// Largest `ListMeta`, `TypeMeta` and `Status`, in bytes.
 const MAX_META_BYTES: u64 = MAX_BUFFERED_BYTES as u64;
@@ -25,6 +25,9 @@ const MAX_PIECES: usize = 2 * MAX_BATCH;
 
 /// Field of the items in all list types.
 const ITEMS_FIELD: u32 = 2;
+
+/// Field of the token of the next page in a `ListMeta`.
+const CONTINUE_FIELD: u32 = 3;
 
 /// Filters the body of a list as its bytes come in. The output is as long as the input.
 ///
@@ -45,6 +48,8 @@ pub struct ProtobufListFilter {
     is_padding: bool,
     /// The start of a field that is needed whole, or whose head is not complete.
     buffered: Vec<u8>,
+    /// Empty if the list's metadata have none, or have not come yet.
+    continue_token: String,
     failure: Option<FilterError>,
 }
 
@@ -94,6 +99,7 @@ impl ProtobufListFilter {
             passing: 0,
             is_padding: false,
             buffered: Vec::new(),
+            continue_token: String::new(),
             failure: None,
         }
     }
@@ -139,6 +145,12 @@ impl ProtobufListFilter {
         } else {
             Err(FilterError::Unfinished)
         }
+    }
+
+    /// The token of the next page (`metadata.continue`); `None` if there is none, or it has not come yet.
+    #[must_use]
+    pub fn continue_token(&self) -> Option<&str> {
+        Some(self.continue_token.as_str()).filter(|token| !token.is_empty())
     }
 
     fn push_chunk(
@@ -301,7 +313,11 @@ impl ProtobufListFilter {
                 let type_meta = TypeMeta::read(whole.get(head..).unwrap_or_default(), head)?;
                 self.body = Some(Body::of_type(&type_meta)?);
             }
-            Role::ListMeta => return batch.push(Piece::ListMeta { whole, head }),
+            Role::ListMeta => {
+                let list_meta = whole.get(head..).unwrap_or_default();
+                self.continue_token = text(list_meta, CONTINUE_FIELD).unwrap_or_default();
+                return batch.push(Piece::ListMeta { whole, head });
+            }
             Role::Item => return batch.push_item(whole, head),
             Role::Magic | Role::ListStart { .. } | Role::Passed { .. } => {}
         }
