@@ -5,6 +5,7 @@
 //! | `handler` | **start here**: parse, match, and pass a request that no plugin wants |
 //! | `selection` | selects the requests that plugins see |
 //! | `filtered` | a request that plugins want: from the first call of a plugin to the response body |
+//! | `next_pages` | lists with a limit: further pages, if the first one has nothing for the client |
 //! | `object_filter` | requests whose responses are filtered object by object, and these responses |
 //! | `collection_delete` | deletes of collections of which plugins keep only some objects |
 //! | `required_object` | requests that are sent only if their object matches |
@@ -34,6 +35,7 @@ pub(crate) mod handler;
 pub(crate) mod headers;
 mod hidden_objects;
 mod narrowed_lists;
+mod next_pages;
 mod object_filter;
 mod object_lookup;
 mod parsed_targets;

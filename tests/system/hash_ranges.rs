@@ -10,7 +10,7 @@ const ALL: &str = "/api/v1/configmaps";
 const OF_NAMESPACE: &str = "/api/v1/namespaces/default/configmaps";
 
 /// A shard of config maps.
-fn hash_entry(key: &str, ranges: &[&str]) -> EntrySpec {
+pub(crate) fn hash_entry(key: &str, ranges: &[&str]) -> EntrySpec {
     let settings = json!({
         "shard": "a",
         "leaderElectionName": "lock",

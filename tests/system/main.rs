@@ -49,6 +49,7 @@ mod leader_status;
 mod limits;
 mod limits_reload;
 mod limits_rules;
+mod list_pages;
 mod locks;
 mod objects_phase;
 mod on_complete;

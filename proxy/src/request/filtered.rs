@@ -4,7 +4,7 @@
 //! and that the object of the request is one that entries let the client have (`required_object`), send, call the plugins for the response,
 //! inflate the body and leave objects and fields out of it (`object_filter`), shape it. A list that was narrowed in the same way before is
 //! not edited again (`narrowed_lists`). The delete of a collection of which entries keep only some objects is not sent; they are deleted by
-//! their names (`collection_delete`).
+//! their names (`collection_delete`). If a page of a list has nothing for the client, further ones are read first (`next_pages`).
 
 use std::rc::Rc;
 
@@ -25,6 +25,7 @@ use super::edit_body::{self, RenamedExchange};
 use super::exchange::{Exchange, user_agent};
 use super::headers::OwnFields;
 use super::narrowed_lists::{ListRequest, NarrowedList};
+use super::next_pages::{self, Page, PageResponse};
 use super::object_filter::{self, ObjectFilter};
 use super::recheck;
 use super::required_object::RequiredObject;
@@ -83,6 +84,15 @@ impl Prepared {
         let mut edits = self.edits.iter();
         edits.any(|(_, edit)| matches!(edit, RequestEdit::RequireObjectMatch(..)))
     }
+
+    /// Takes the filter if the request is for a page of a list and the filter can leave it empty.
+    fn take_filter_of_page(&mut self, exchange: &Exchange<'_>) -> Option<ObjectFilter> {
+        let sent = self.uri.as_ref().unwrap_or(exchange.uri);
+        let is_plain = exchange.upgrade.is_none() && self.renamed.is_none();
+        let is_of_page = is_plain && next_pages::asks_for_page(exchange, sent);
+        self.object_filter
+            .take_if(|filter| is_of_page && filter.leaves_objects_out())
+    }
 }
 
 impl FilteredRequest {
@@ -139,6 +149,12 @@ impl FilteredRequest {
             // Boxed, so that the future of other requests stays small.
             return Box::pin(self.delete_kept_objects(exchange, &prepared, &parts.headers, body)).await;
         }
+        if body.is_end_stream()
+            && let Some(filter) = prepared.take_filter_of_page(exchange)
+        {
+            // Boxed, so that the future of other requests stays small.
+            return Box::pin(self.serve_pages(exchange, &mut prepared, filter, parts.headers)).await;
+        }
         let uri = prepared.uri.as_ref().unwrap_or(exchange.uri);
         // A tunnel has no bodies in which an object could be renamed or left out.
         if exchange.upgrade.is_some() && prepared.renamed.is_none() && prepared.object_filter.is_none() {
@@ -151,6 +167,26 @@ impl FilteredRequest {
             Err(error) => return Ok(exchange.failure_response(&error, &self.accept)),
         };
         self.finish_response(exchange, &mut prepared, response).await
+    }
+
+    /// Sends a list with a limit, and answers with the first page that has an object for the client. `headers` are those to be sent.
+    async fn serve_pages(
+        &mut self,
+        exchange: &Exchange<'_>,
+        prepared: &mut Prepared,
+        filter: ObjectFilter,
+        headers: HeaderMap,
+    ) -> ServeResult {
+        let sent = prepared.uri.as_ref().unwrap_or(exchange.uri);
+        let response = next_pages::read_pages(exchange, &self.plugins, &filter, headers, sent).await;
+        match response {
+            Ok(PageResponse::Page(page)) => self.finish_page(exchange, *page).await,
+            Ok(PageResponse::Other(response)) => {
+                prepared.object_filter = Some(filter);
+                self.finish_response(exchange, prepared, *response).await
+            }
+            Err(error) => Ok(exchange.failure_response(&error, &self.accept)),
+        }
     }
 
     /// Checks the object that entries require, and applies the edits of the body. `headers` are those to be sent.
@@ -356,6 +392,21 @@ impl FilteredRequest {
         }
         if let Some(watching) = self.watch_reaction(exchange, prepared).filter(|_| streams) {
             body = Box::pin(WatchBody::new(body, &head.headers, watching));
+        }
+        Ok(ClientBody::boxed(head, body, exchange.record))
+    }
+
+    /// Runs the response phase for a page whose objects are filtered: calls the plugins, shapes the body.
+    async fn finish_page(&self, exchange: &Exchange<'_>, page: Page) -> ServeResult {
+        let Page { mut head, body } = page;
+        let shapes = match self.plugins.edit_response(&mut head, &exchange.connection).await {
+            Ok(shapes) => shapes,
+            Err(stop) => return exchange.stop(stop, &self.accept).await,
+        };
+        object_filter::remove_body_fields(&mut head.headers);
+        let mut body: BoxBody = Box::pin(body);
+        for shape in shapes {
+            body = Box::pin(ShapedBody::new(body, shape, None, Rc::clone(&exchange.connection)));
         }
         Ok(ClientBody::boxed(head, body, exchange.record))
     }

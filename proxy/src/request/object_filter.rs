@@ -54,7 +54,7 @@ const CONDITIONS: [HeaderName; 6] = [
 const BODY_FIELDS: [HeaderName; 5] = [CONTENT_LENGTH, CONTENT_ENCODING, ETAG, LAST_MODIFIED, ACCEPT_RANGES];
 
 /// Filters the response of one list or watch.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct ObjectFilter {
     predicates: Box<[ObjectPredicate]>,
     /// The questions to plugins about objects that match.
@@ -145,32 +145,62 @@ impl ObjectFilter {
         body: BoxBody,
         filtered: FilteredBody,
     ) -> BoxBody {
-        let metrics = &exchange.worker.shared.metrics;
-        let unfilterable = metrics.unfilterable_responses.clone();
         let encoding = match filtered.content {
             FilteredContent::List(encoding) | FilteredContent::Watch(encoding) => encoding,
-            FilteredContent::ErrorText => return error_text(body, unfilterable),
+            FilteredContent::ErrorText => {
+                return error_text(body, exchange.worker.shared.metrics.unfilterable_responses.clone());
+            }
         };
         remove_body_fields(&mut head.headers);
         if *exchange.record.method() == Method::HEAD {
             return Box::pin(ClientBody::full(Bytes::new(), None));
         }
+        if matches!(filtered.content, FilteredContent::Watch(_)) {
+            let client = self.client;
+            let kept = self.kept_objects(exchange, plugins);
+            Box::pin(KeptObjectsBody::watch(body, encoding, kept, client))
+        } else {
+            Box::pin(self.filter_list(exchange, plugins, body, encoding))
+        }
+    }
+
+    /// Like [`Self::filter_body`] for a list in this encoding. The head stays.
+    pub(super) fn filter_list(
+        self,
+        exchange: &Exchange<'_>,
+        plugins: &Rc<Plugins>,
+        body: BoxBody,
+        encoding: WatchEncoding,
+    ) -> KeptObjectsBody<BoxBody> {
+        KeptObjectsBody::list(body, encoding, self.kept_objects(exchange, plugins))
+    }
+
+    fn kept_objects(self, exchange: &Exchange<'_>, plugins: &Rc<Plugins>) -> KeptObjects {
+        let metrics = &exchange.worker.shared.metrics;
         let kept = KeptObjects::new(
             self.predicates,
             self.dropped,
             metrics.objects_hidden.clone(),
-            unfilterable,
-        )
-        .with_plugins(asked_plugins(self.questions, plugins, exchange.record));
-        if matches!(filtered.content, FilteredContent::Watch(_)) {
-            Box::pin(KeptObjectsBody::watch(body, encoding, kept, self.client))
-        } else {
-            Box::pin(KeptObjectsBody::list(body, encoding, kept))
-        }
+            metrics.unfilterable_responses.clone(),
+        );
+        kept.with_plugins(asked_plugins(self.questions, plugins, exchange.record))
+    }
+
+    /// Whether objects are left out, and not fields alone.
+    pub(super) fn leaves_objects_out(&self) -> bool {
+        !(self.predicates.is_empty() && self.questions.is_empty())
     }
 }
 
 impl FilteredBody {
+    /// The encoding of a list or a `Status`; `None` for a watch and a text.
+    pub(super) const fn list_encoding(self) -> Option<WatchEncoding> {
+        match self.content {
+            FilteredContent::List(encoding) => Some(encoding),
+            FilteredContent::Watch(_) | FilteredContent::ErrorText => None,
+        }
+    }
+
     /// The body without its compression. The client gets it like that.
     pub(super) fn inflate(self, exchange: &Exchange<'_>, head: &mut response::Parts, body: BoxBody) -> BoxBody {
         if !self.is_gzip {
@@ -204,7 +234,8 @@ fn asked_plugins(questions: ObjectQuestions, plugins: &Rc<Plugins>, record: &Rc<
     ))
 }
 
-fn remove_body_fields(headers: &mut HeaderMap) {
+/// Removes what is wrong for a body that was filtered.
+pub(super) fn remove_body_fields(headers: &mut HeaderMap) {
     for name in BODY_FIELDS {
         headers.remove(name);
     }

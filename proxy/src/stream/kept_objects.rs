@@ -187,7 +187,12 @@ enum BodyFilter {
 impl<B> KeptObjectsBody<B> {
     pub(crate) fn list(inner: B, encoding: WatchEncoding, mut kept: KeptObjects) -> Self {
         let filter = ListFilter::new(encoding, kept.fields(), std::mem::take(&mut kept.dropped));
-        Self::new(inner, BodyFilter::List(ObjectList { filter, kept }))
+        let list = ObjectList {
+            filter,
+            kept,
+            has_kept: false,
+        };
+        Self::new(inner, BodyFilter::List(list))
     }
 
     pub(crate) fn watch(inner: B, encoding: WatchEncoding, kept: KeptObjects, client: WatchClient) -> Self {
@@ -208,6 +213,19 @@ impl<B> KeptObjectsBody<B> {
             filter,
             unsent: Bytes::new(),
             is_ended: false,
+        }
+    }
+
+    /// Whether the client gets an object of the list, as far as it has come.
+    pub(crate) const fn has_kept_object(&self) -> bool {
+        matches!(&self.filter, BodyFilter::List(list) if list.has_kept)
+    }
+
+    /// The token of the list's next page, if it has come and there is one.
+    pub(crate) fn continue_token(&self) -> Option<&str> {
+        match &self.filter {
+            BodyFilter::List(list) => list.filter.continue_token(),
+            BodyFilter::Watch(_) => None,
         }
     }
 
@@ -336,13 +354,16 @@ impl BodyFilter {
 struct ObjectList {
     filter: ListFilter,
     kept: KeptObjects,
+    /// Whether the client gets an object.
+    has_kept: bool,
 }
 
 impl ObjectList {
     fn push(&mut self, chunk: &[u8], out: &mut Vec<u8>) -> Result<(), BodyFailure> {
-        let kept = &mut self.kept;
+        let (kept, has_kept) = (&mut self.kept, &mut self.has_kept);
         let mut decide = |objects: &[ObjectMetadata<'_>], are_kept: &mut [bool]| {
             kept.decide(objects, are_kept);
+            *has_kept |= are_kept.contains(&true);
             if !kept.has_failed() {
                 let hidden = are_kept.iter().filter(|is_kept| !**is_kept);
                 kept.hidden.inc_by(hidden.count() as u64);
@@ -389,6 +410,14 @@ impl ListFilter {
             Self::Json(filter) => filter.finish(),
             Self::Protobuf(filter) => filter.finish(),
             Self::Cbor(filter) => filter.finish(),
+        }
+    }
+
+    fn continue_token(&self) -> Option<&str> {
+        match self {
+            Self::Json(filter) => filter.continue_token(),
+            Self::Protobuf(filter) => filter.continue_token(),
+            Self::Cbor(filter) => filter.continue_token(),
         }
     }
 }

@@ -70,6 +70,19 @@ fn request_without_filtering_edit_is_not_filtered() {
 }
 
 #[test]
+fn filter_that_drops_fields_alone_leaves_no_object_out() {
+    for (edit, leaves_objects_out) in [
+        (keep_everything(), true),
+        (ask_about_objects(), true),
+        (drop_fields(&["metadata.managedFields"]), false),
+    ] {
+        let sent = Uri::from_static("/api/v1/configmaps");
+        let filter = ObjectFilter::new(&[edit], "", &ParsedQuery::new(""), &sent, &HeaderMap::new());
+        assert_eq!(filter.unwrap().unwrap().leaves_objects_out(), leaves_objects_out);
+    }
+}
+
+#[test]
 fn gzip_is_asked_for_alone_if_the_client_names_it() {
     for (fields, expected) in [
         (&["gzip"][..], "gzip"),
