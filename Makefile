@@ -282,14 +282,18 @@ golden: ## Asks upstream's own parsers again (tests/golden), and writes the test
 
 ##@ Release
 
-# Rust brings musl, but aws-lc and mimalloc are C.
+# Rust brings musl, but aws-lc and mimalloc are C. The crate cc looks for a compiler with the machine's name, which Debian's musl-dev has,
+# and only on amd64 for `musl-gcc`, too.
 .PHONY: images
 images: setup plugins ## OCI archives of the sidecar's and the manager's image, without a daemon (docs/install.md)
 	@rustup target list --installed | grep -qx $(IMAGE_TARGET) || rustup target add $(IMAGE_TARGET)
 	@if test "$$(uname -s) $(IMAGE_ARCH)" = "Linux $(HOST_ARCH)"; then \
 		build=build; \
-		command -v $(IMAGE_MACHINE)-linux-musl-gcc >/dev/null || command -v musl-gcc >/dev/null || \
-			{ echo "error: no C compiler for musl; install one (Debian: apt-get install musl-tools)" >&2; exit 1; }; \
+		if ! command -v $(IMAGE_MACHINE)-linux-musl-gcc >/dev/null; then \
+			command -v musl-gcc >/dev/null || \
+				{ echo "error: no C compiler for musl; install one (Debian: apt-get install musl-tools)" >&2; exit 1; }; \
+			export CC_$(subst -,_,$(IMAGE_TARGET))=musl-gcc; \
+		fi; \
 	else \
 		build=zigbuild; \
 		command -v cargo-zigbuild >/dev/null || \
