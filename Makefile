@@ -283,7 +283,7 @@ golden: ## Asks upstream's own parsers again (tests/golden), and writes the test
 ##@ Release
 
 # Rust brings musl, but aws-lc and mimalloc are C. The crate cc looks for a compiler with the machine's name, which Debian's musl-dev has,
-# and only on amd64 for `musl-gcc`, too.
+# and only on amd64 for `musl-gcc`, too. The manager contains the files that `plugins` wrote and that are precompiled for the sidecar.
 .PHONY: images
 images: setup plugins ## OCI archives of the sidecar's and the manager's image, without a daemon (docs/install.md)
 	@rustup target list --installed | grep -qx $(IMAGE_TARGET) || rustup target add $(IMAGE_TARGET)
@@ -299,7 +299,7 @@ images: setup plugins ## OCI archives of the sidecar's and the manager's image, 
 		command -v cargo-zigbuild >/dev/null || \
 			{ echo "error: no C compiler for $(IMAGE_TARGET); install one (pip install ziglang cargo-zigbuild)" >&2; exit 1; }; \
 	fi; \
-	cargo $$build --locked --profile image --target $(IMAGE_TARGET) \
+	CTRLMESH_PREBUILT_PLUGINS=$(PLUGINS) cargo $$build --locked --profile image --target $(IMAGE_TARGET) \
 		-p ctrlmesh-proxy -p ctrlmesh-manager --bin ctrlmesh-proxy --bin ctrlmesh-manager
 	@rm -rf $(PRECOMPILED) && mkdir -p $(PRECOMPILED)
 	@if test "$(IMAGE_ARCH)" = "$(HOST_ARCH)"; then \
@@ -308,7 +308,7 @@ images: setup plugins ## OCI archives of the sidecar's and the manager's image, 
 	else echo "warning: the sidecar's image for $(IMAGE_ARCH) has no precompiled plugins, so its sidecars compile them" >&2; fi
 	cd tests/e2e && go run ./cmd/images -programs=$(CARGO_TARGET_DIR)/$(IMAGE_TARGET)/image -precompiled=$(PRECOMPILED) \
 		-archives=$(CTRLMESH_CACHE)/images \
-		-version=$(VERSION) -registry=$(IMAGE_REGISTRY)
+		-version=$(VERSION) -registry=$(IMAGE_REGISTRY) $(RELEASE_PLUGINS:%=$(PLUGINS)/%.wasm)
 
 .PHONY: release-dry-run
 release-dry-run: plugins crate ## The files of a release but its images: chart, plugins, SDK, SBOM, checksums; in RELEASE_DIR

@@ -2,6 +2,8 @@
 //!
 //! The nested cargo has a target folder of its own, because sharing the outer one would wait for a lock that the outer cargo holds.
 //! It lies beside the outer profiles instead of in `OUT_DIR`, so that the builds of all profiles and features share it.
+//!
+//! With `CTRLMESH_PREBUILT_PLUGINS` it compiles nothing, and takes components that `write-plugins` wrote.
 
 use std::env;
 use std::error::Error;
@@ -13,6 +15,10 @@ use std::process::Command;
 
 const TARGET: &str = "wasm32-wasip2";
 const PROFILE: &str = "plugin";
+
+/// A folder of `write-plugins`. Images of all architectures contain the same components, because a sidecar finds precompiled plugins by
+/// their digest, and cargo may compile other bytes on another architecture (docs/adr/0064).
+const PREBUILT: &str = "CTRLMESH_PREBUILT_PLUGINS";
 
 /// Inputs of the nested build, relative to the repository. Folders are watched with all their contents.
 const SOURCES: [&str; 11] = [
@@ -45,32 +51,47 @@ const SAMPLES: [(&str, &str); 3] = [
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
+/// The folder with the components.
+enum Components {
+    /// Of the nested cargo: files have the names of their crates and examples.
+    Compiled(PathBuf),
+    /// Of `write-plugins`: files have the names of the plugins and guests.
+    Prebuilt(PathBuf),
+}
+
+impl Components {
+    fn path(&self, name: &str, compiled: &str) -> PathBuf {
+        match self {
+            Self::Compiled(folder) => folder.join(compiled),
+            Self::Prebuilt(folder) => folder.join(format!("{name}.wasm")),
+        }
+    }
+}
+
 fn main() -> Result<()> {
     let manifest_dir = PathBuf::from(required_variable("CARGO_MANIFEST_DIR")?);
     let root = manifest_dir.join("../..").canonicalize()?;
-    for source in SOURCES {
-        println!("cargo::rerun-if-changed={}", root.join(source).display());
-    }
     println!("cargo::rerun-if-changed=build.rs");
+    println!("cargo::rerun-if-env-changed={PREBUILT}");
 
     let out = PathBuf::from(required_variable("OUT_DIR")?);
     let with_guests = env::var_os("CARGO_FEATURE_GUESTS").is_some();
-    let built = build_components(&root, &target_dir(&out), with_guests)?;
+    let components = find_components(&root, &out, with_guests)?;
 
     let mut code = String::new();
     for (constant, file) in PLUGINS {
-        constant_for(&mut code, constant, &copy_component(&built, file, &out)?)?;
+        write_constant(&mut code, constant, &components, file, &out)?;
     }
     writeln!(
         code,
         "/// Plugins for demonstrations; no cluster runs them.\npub mod samples {{"
     )?;
     for (constant, file) in SAMPLES {
-        constant_for(&mut code, constant, &copy_component(&built, file, &out)?)?;
+        write_constant(&mut code, constant, &components, file, &out)?;
     }
     writeln!(code, "}}")?;
     if with_guests {
-        write_guest_constants(&mut code, &root, &built, &out)?;
+        write_guest_constants(&mut code, &root, &components, &out)?;
     }
     fs::write(out.join("components.rs"), code)?;
     Ok(())
@@ -78,6 +99,19 @@ fn main() -> Result<()> {
 
 fn required_variable(name: &str) -> Result<OsString> {
     env::var_os(name).ok_or_else(|| format!("cargo did not set {name}").into())
+}
+
+/// The script runs again when what it takes or compiles changes.
+fn find_components(root: &Path, out: &Path, with_guests: bool) -> Result<Components> {
+    if let Some(folder) = env::var_os(PREBUILT).filter(|folder| !folder.is_empty()) {
+        let folder = PathBuf::from(folder);
+        println!("cargo::rerun-if-changed={}", folder.display());
+        return Ok(Components::Prebuilt(folder));
+    }
+    for source in SOURCES {
+        println!("cargo::rerun-if-changed={}", root.join(source).display());
+    }
+    build_components(root, &target_dir(out), with_guests).map(Components::Compiled)
 }
 
 /// `<target>/plugins` for an `OUT_DIR` of `<target>/<profile>/build/<package>/out`.
@@ -128,7 +162,7 @@ fn build_components(root: &Path, target_dir: &Path, with_guests: bool) -> Result
 }
 
 /// Flags that remove this machine's paths, which stand in panic messages, from the components, so that the same sources give the same
-/// digest everywhere. Parts are separated as `CARGO_ENCODED_RUSTFLAGS` requires.
+/// digest in every folder. Parts are separated as `CARGO_ENCODED_RUSTFLAGS` requires.
 fn path_flags(root: &Path) -> OsString {
     let cargo_home = env::var_os("CARGO_HOME").map(PathBuf::from);
     let cargo_home = cargo_home.or_else(|| env::home_dir().map(|home| home.join(".cargo")));
@@ -180,20 +214,23 @@ fn concerns_outer_build_only(name: &str) -> bool {
 }
 
 /// Copies a component into `out`; returns the copy's file name.
-fn copy_component(built: &Path, file: &str, out: &Path) -> Result<String> {
-    let from = built.join(file);
-    let name = Path::new(file)
-        .file_name()
-        .ok_or("no file name")?
-        .to_string_lossy()
-        .into_owned();
-    fs::copy(&from, out.join(&name)).map_err(|error| format!("{}: {error}", from.display()))?;
-    Ok(name)
+fn copy_component(from: &Path, out: &Path) -> Result<String> {
+    let name = from.file_name().ok_or("no file name")?;
+    fs::copy(from, out.join(name)).map_err(|error| format!("{}: {error}", from.display()))?;
+    Ok(name.to_string_lossy().into_owned())
 }
 
-fn constant_for(code: &mut String, constant: &str, file: &str) -> Result<()> {
-    let words = constant.to_lowercase().replace('_', "-");
-    writeln!(code, "/// The component `{words}`.")?;
+/// Copies a component into `out`, and adds a constant with its bytes.
+fn write_constant(
+    code: &mut String,
+    constant: &str,
+    components: &Components,
+    compiled: &str,
+    out: &Path,
+) -> Result<()> {
+    let name = constant.to_lowercase().replace('_', "-");
+    let file = copy_component(&components.path(&name, compiled), out)?;
+    writeln!(code, "/// The component `{name}`.")?;
     writeln!(
         code,
         "pub static {constant}: &[u8] = include_bytes!(concat!(env!(\"OUT_DIR\"), \"/{file}\"));"
@@ -201,7 +238,7 @@ fn constant_for(code: &mut String, constant: &str, file: &str) -> Result<()> {
     Ok(())
 }
 
-fn write_guest_constants(code: &mut String, root: &Path, built: &Path, out: &Path) -> Result<()> {
+fn write_guest_constants(code: &mut String, root: &Path, components: &Components, out: &Path) -> Result<()> {
     let mut names = Vec::new();
     for entry in fs::read_dir(root.join("tests/guests/examples"))? {
         let path = entry?.path();
@@ -212,7 +249,7 @@ fn write_guest_constants(code: &mut String, root: &Path, built: &Path, out: &Pat
     names.sort_unstable();
     writeln!(code, "static GUESTS: &[(&str, &[u8])] = &[")?;
     for name in names {
-        let file = copy_component(built, &format!("examples/{name}.wasm"), out)?;
+        let file = copy_component(&components.path(&name, &format!("examples/{name}.wasm")), out)?;
         writeln!(
             code,
             "    (\"{name}\", include_bytes!(concat!(env!(\"OUT_DIR\"), \"/{file}\"))),"

@@ -225,10 +225,11 @@ fn jobs_with_a_cluster_need_jobs_that_build_what_they_run() {
     assert_eq!(files.collect::<Vec<_>>(), programs.chain(folders).collect::<Vec<_>>());
 }
 
-/// Runs the targets `build` and `plugins` in a cache that should have all they make.
-fn make_prebuilt(cache: &Path) -> Output {
+/// Runs `make` with `PREBUILT` in a cache that should have all that its targets make.
+fn make_prebuilt(cache: &Path, arguments: &[&str]) -> Output {
     Command::new("make")
-        .args(["--no-print-directory", "PREBUILT=1", "build", "plugins"])
+        .args(["--no-print-directory", "PREBUILT=1"])
+        .args(arguments)
         .current_dir(repository_root())
         .env("CTRLMESH_CACHE", cache)
         .env("CARGO_TARGET_DIR", cache.join("target"))
@@ -240,6 +241,24 @@ fn make_prebuilt(cache: &Path) -> Output {
         .unwrap()
 }
 
+/// Asserts that `make` compiles nothing in a cache with these files, and fails if one is missing.
+fn assert_targets_require(targets: &[&str], cache: &Path, files: &[PathBuf]) {
+    for file in files {
+        fs::create_dir_all(file.parent().unwrap()).unwrap();
+        fs::write(file, "").unwrap();
+    }
+    let output = make_prebuilt(cache, targets);
+    assert!(output.status.success(), "{output:?}");
+    for file in files {
+        fs::remove_file(file).unwrap();
+        let output = make_prebuilt(cache, targets);
+        let errors = String::from_utf8(output.stderr).unwrap();
+        let expected = format!("there is no {};", file.display());
+        assert!(!output.status.success() && errors.contains(&expected), "{errors}");
+        fs::write(file, "").unwrap();
+    }
+}
+
 #[test]
 fn make_requires_prebuilt_files_and_compiles_nothing() {
     let makefile = read("Makefile");
@@ -249,18 +268,23 @@ fn make_requires_prebuilt_files_and_compiles_nothing() {
     let plugins = words_of_line(&makefile, "RELEASE_PLUGINS := ", "#").into_iter();
     let plugins = plugins.map(|name| cache.path().join("plugins").join(format!("{name}.wasm")));
     let files: Vec<PathBuf> = programs.chain(plugins).collect();
-    for file in &files {
-        fs::create_dir_all(file.parent().unwrap()).unwrap();
-        fs::write(file, "").unwrap();
-    }
-    let output = make_prebuilt(cache.path());
+    assert_targets_require(&["build", "plugins"], cache.path(), &files);
+}
+
+#[test]
+fn images_are_built_and_checked_with_plugins_of_cache() {
+    let makefile = read("Makefile");
+    let cache = tempfile::tempdir().unwrap();
+    let output = make_prebuilt(cache.path(), &["--dry-run", "images"]);
     assert!(output.status.success(), "{output:?}");
-    for file in &files {
-        fs::remove_file(file).unwrap();
-        let output = make_prebuilt(cache.path());
-        let errors = String::from_utf8(output.stderr).unwrap();
-        let expected = format!("there is no {};", file.display());
-        assert!(!output.status.success() && errors.contains(&expected), "{errors}");
-        fs::write(file, "").unwrap();
+    let commands = String::from_utf8(output.stdout).unwrap();
+    let plugins = cache.path().join("plugins");
+    let build = format!("CTRLMESH_PREBUILT_PLUGINS={} cargo $build ", plugins.display());
+    assert!(commands.contains(&build), "{commands}");
+    let (_, precompile) = commands.split_once(" precompile --out ").unwrap();
+    let (precompile, check) = precompile.split_once("./cmd/images ").unwrap();
+    for name in words_of_line(&makefile, "RELEASE_PLUGINS := ", "#") {
+        let file = plugins.join(format!("{name}.wasm")).display().to_string();
+        assert!(precompile.contains(&file) && check.contains(&file), "{commands}");
     }
 }

@@ -1,6 +1,7 @@
 package images
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"os"
@@ -10,6 +11,7 @@ import (
 
 const (
 	sidecarProgram = "ctrlmesh-proxy"
+	managerProgram = "ctrlmesh-manager"
 	// sidecarLimit bounds the size in bytes of the sidecar's archive and of the files in it: every node pulls it, and
 	// every pod of an operator waits for it.
 	sidecarLimit = 34_000_000
@@ -25,6 +27,9 @@ type Release struct {
 	Programs string
 	// Precompiled is a directory with what `ctrlmesh-proxy precompile` wrote; empty means none.
 	Precompiled string
+	// Plugins are files that the manager's program must contain. It writes them into chains, and a sidecar finds precompiled
+	// plugins by their digest: it compiles all others.
+	Plugins []string
 	// Archives is the output directory.
 	Archives string
 	// Registry is the prefix of the images' names.
@@ -48,11 +53,14 @@ type releasedImage struct {
 // users; a test compares.
 var releasedImages = []releasedImage{
 	{program: sidecarProgram, user: "1359:1359", limit: sidecarLimit},
-	{program: "ctrlmesh-manager", user: "65532:65532"},
+	{program: managerProgram, user: "65532:65532"},
 }
 
 // Make writes an archive for each image.
 func (r Release) Make() ([]Archive, error) {
+	if err := r.checkPlugins(); err != nil {
+		return nil, err
+	}
 	if err := os.MkdirAll(r.Archives, 0o755); err != nil {
 		return nil, err
 	}
@@ -73,6 +81,28 @@ func (r Release) Make() ([]Archive, error) {
 		all = append(all, made)
 	}
 	return all, nil
+}
+
+// checkPlugins fails unless the manager's program contains the plugins.
+func (r Release) checkPlugins() error {
+	if len(r.Plugins) == 0 {
+		return nil
+	}
+	program := filepath.Join(r.Programs, managerProgram)
+	content, err := os.ReadFile(program)
+	if err != nil {
+		return err
+	}
+	for _, plugin := range r.Plugins {
+		component, err := os.ReadFile(plugin)
+		if err != nil {
+			return err
+		}
+		if !bytes.Contains(content, component) {
+			return fmt.Errorf("%s does not contain %s: it was built with another plugin of that name", program, plugin)
+		}
+	}
+	return nil
 }
 
 func (r Release) makeArchive(released releasedImage, authorities string) (Archive, error) {
@@ -142,11 +172,11 @@ func (m *Archive) measure(image Image) error {
 		return err
 	}
 	for _, source := range image.Files {
-		bytes, err := size(source)
+		unpacked, err := size(source)
 		if err != nil {
 			return err
 		}
-		m.Unpacked += bytes
+		m.Unpacked += unpacked
 	}
 	return nil
 }

@@ -127,6 +127,33 @@ func TestReleaseRefusesUnsuitablePrograms(t *testing.T) {
 	}
 }
 
+// TestReleaseRefusesManagerWithOtherPlugins: sidecars would compile the plugins that a manager from another machine writes
+// into chains, although they have precompiled ones.
+func TestReleaseRefusesManagerWithOtherPlugins(t *testing.T) {
+	program := must(os.ReadFile(buildHello(t)))(t)
+	release := Release{Programs: t.TempDir(), Archives: t.TempDir(), Registry: "registry.example", Version: "1"}
+	for _, image := range releasedImages {
+		check(t, os.WriteFile(filepath.Join(release.Programs, image.program), program, 0o755))
+	}
+	plugins := t.TempDir()
+	contained, other := filepath.Join(plugins, "contained.wasm"), filepath.Join(plugins, "other.wasm")
+	check(t, os.WriteFile(contained, program[1000:2000], 0o644))
+	check(t, os.WriteFile(other, []byte("\x00asm of another machine"), 0o644))
+
+	release.Plugins = []string{contained, other}
+	_, err := release.Make()
+	if err == nil || !strings.Contains(err.Error(), "does not contain "+other) {
+		t.Errorf("the error is %v", err)
+	}
+	if left := must(filepath.Glob(filepath.Join(release.Archives, "*.tar")))(t); len(left) > 0 {
+		t.Errorf("%v is left", left)
+	}
+	release.Plugins = []string{contained}
+	if all := must(release.Make())(t); len(all) != len(releasedImages) {
+		t.Errorf("%d archives were made", len(all))
+	}
+}
+
 // TestImageHasArchitectureOfProgram: an image has the architecture of its program, not of the machine that builds it.
 func TestImageHasArchitectureOfProgram(t *testing.T) {
 	static := buildHello(t)

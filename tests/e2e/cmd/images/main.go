@@ -1,5 +1,5 @@
 // Command images writes OCI archives of the sidecar and the manager, built from static programs; see `make images` and
-// the images package.
+// the images package. Its arguments are the plugins that the manager must contain.
 package main
 
 import (
@@ -19,6 +19,7 @@ func main() {
 	flag.StringVar(&release.Registry, "registry", "docker.io/library", "prefix of the images' names")
 	flag.StringVar(&release.Version, "version", "", "the images' tag")
 	flag.Parse()
+	release.Plugins = flag.Args()
 	if release.Programs == "" || release.Archives == "" || release.Version == "" {
 		flag.Usage()
 		os.Exit(2)
