@@ -23,8 +23,11 @@ RELEASE_DIR ?= $(CTRLMESH_CACHE)/release/$(VERSION)
 RELEASE_ARCHS ?= amd64 arm64
 RELEASE_REGISTRY ?=
 RELEASE_PLUGINS := circuit-breaker fault-inject rate-limit shard-selector trim-objects
-# `PREBUILT=1` is for jobs of CI that get from other jobs what the prerequisites of tests/e2e make (docs/adr/0060). These compile nothing
-# then; `build` and `plugins` fail if a file is missing. Tests in tests/e2e run E2E_PROGRAMS.
+RELEASE_IMAGES := ctrlmesh-proxy ctrlmesh-manager
+RELEASE_ARCHIVES = $(foreach arch,$(RELEASE_ARCHS),$(RELEASE_IMAGES:%=$(CTRLMESH_CACHE)/images/%-$(VERSION)-linux-$(arch).tar))
+# `PREBUILT=1` is for jobs that get from other jobs what the prerequisites of tests/e2e (docs/adr/0060), of images and of a release
+# (docs/adr/0064) make. `build`, `plugins` and `release-images` then compile nothing, and fail if a file is missing. Tests in tests/e2e run
+# E2E_PROGRAMS.
 PREBUILT ?=
 E2E_PROGRAMS := ctrlmesh ctrlmesh-manager ctrlmesh-proxy kube-rs-operator
 REQUIRE_FILES = @for file in $(1); do test -f $$file || \
@@ -310,6 +313,17 @@ images: setup plugins ## OCI archives of the sidecar's and the manager's image, 
 		-archives=$(CTRLMESH_CACHE)/images \
 		-version=$(VERSION) -registry=$(IMAGE_REGISTRY) $(RELEASE_PLUGINS:%=$(PLUGINS)/%.wasm)
 
+# The archives of a release. Only those of this machine's architecture have precompiled plugins, so jobs on machines of each architecture
+# build them, and one of them takes all with PREBUILT.
+.PHONY: release-images
+ifdef PREBUILT
+release-images:
+	$(call REQUIRE_FILES,$(RELEASE_ARCHIVES))
+else
+release-images:
+	@for arch in $(RELEASE_ARCHS); do $(MAKE) images IMAGE_ARCH=$$arch || exit 1; done
+endif
+
 .PHONY: release-dry-run
 release-dry-run: plugins crate ## The files of a release but its images: chart, plugins, SDK, SBOM, checksums; in RELEASE_DIR
 	@rm -rf $(RELEASE_DIR) && mkdir -p $(RELEASE_DIR)
@@ -323,12 +337,12 @@ release-dry-run: plugins crate ## The files of a release but its images: chart, 
 	@$(MAKE) checksums
 
 .PHONY: release
-release: ## All files of a release, with images for RELEASE_ARCHS; needs cargo-cyclonedx, musl-tools and, for another architecture, zig
+release: ## All files of a release, with images for RELEASE_ARCHS; needs cargo-cyclonedx; without PREBUILT=1 also musl-tools and, for another architecture, zig
 	@cargo cyclonedx --version >/dev/null || { echo "error: cargo install --locked cargo-cyclonedx@0.5.9" >&2; exit 1; }
 	@grep -q '^## \[$(VERSION)\]' CHANGELOG.md || { echo "error: CHANGELOG.md has no section [$(VERSION)]" >&2; exit 1; }
 	$(MAKE) release-dry-run
-	@for arch in $(RELEASE_ARCHS); do $(MAKE) images IMAGE_ARCH=$$arch || exit 1; done
-	cp $(foreach arch,$(RELEASE_ARCHS),$(CTRLMESH_CACHE)/images/*-$(VERSION)-linux-$(arch).tar) $(RELEASE_DIR)/
+	$(MAKE) release-images
+	cp $(RELEASE_ARCHIVES) $(RELEASE_DIR)/
 	@$(MAKE) checksums
 
 # cargo-cyclonedx writes beside the manifest.
@@ -356,7 +370,7 @@ release-notes: ## This version's section of CHANGELOG.md
 publish: ## Pushes what `make release` wrote: images, chart and plugins to RELEASE_REGISTRY, the SDK to crates.io; needs buildah and wkg
 	@test -n "$(RELEASE_REGISTRY)" || { echo "error: RELEASE_REGISTRY is empty; name a registry and a path, such as ghcr.io/you" >&2; exit 1; }
 	cd $(RELEASE_DIR) && sha256sum --check --quiet SHA256SUMS
-	for image in ctrlmesh-proxy ctrlmesh-manager; do \
+	for image in $(RELEASE_IMAGES); do \
 		name=$(RELEASE_REGISTRY)/$$image:$(VERSION); \
 		buildah manifest create $$name || exit 1; \
 		for arch in $(RELEASE_ARCHS); do \

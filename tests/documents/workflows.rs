@@ -1,5 +1,6 @@
 //! .github/workflows: actions and tools are pinned, `make` is called for targets that exist, the jobs of CI run all of `.ci/run`, and
-//! CONTRIBUTING.md names all workflows. What jobs of CI get from other jobs is not compiled again.
+//! CONTRIBUTING.md names all workflows. What jobs get from other jobs is not compiled again. Images of a release are built on machines of
+//! their architecture, with the same plugins.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -272,6 +273,25 @@ fn make_requires_prebuilt_files_and_compiles_nothing() {
 }
 
 #[test]
+fn release_requires_prebuilt_archives_of_all_architectures() {
+    let makefile = read("Makefile");
+    let cache = tempfile::tempdir().unwrap();
+    let folder = cache.path().join("images");
+    let version = env!("CARGO_PKG_VERSION");
+    let mut files = Vec::new();
+    for arch in words_of_line(&makefile, "RELEASE_ARCHS ?= ", "#") {
+        for image in words_of_line(&makefile, "RELEASE_IMAGES := ", "#") {
+            files.push(folder.join(format!("{image}-{version}-linux-{arch}.tar")));
+        }
+    }
+    assert_eq!(files.len(), 4);
+    assert_targets_require(&["release-images"], cache.path(), &files);
+    let (_, release) = makefile.split_once("\nrelease: ").unwrap();
+    let (release, _) = release.split_once("\n\n").unwrap();
+    assert!(release.contains("\t$(MAKE) release-images\n\tcp $(RELEASE_ARCHIVES) $(RELEASE_DIR)/\n"));
+}
+
+#[test]
 fn images_are_built_and_checked_with_plugins_of_cache() {
     let makefile = read("Makefile");
     let cache = tempfile::tempdir().unwrap();
@@ -287,4 +307,37 @@ fn images_are_built_and_checked_with_plugins_of_cache() {
         let file = plugins.join(format!("{name}.wasm")).display().to_string();
         assert!(precompile.contains(&file) && check.contains(&file), "{commands}");
     }
+}
+
+#[test]
+fn images_of_release_are_built_on_machines_of_their_architecture() {
+    let (release, makefile) = (read(".github/workflows/release.yml"), read("Makefile"));
+    let workflow: Value = serde_saphyr::from_str(&release).unwrap();
+    let jobs = &workflow["jobs"];
+    let machines = jobs["images"]["strategy"]["matrix"]["include"].as_array().unwrap();
+    let archs: Vec<&str> = machines
+        .iter()
+        .map(|machine| machine["arch"].as_str().unwrap())
+        .collect();
+    assert_eq!(archs, words_of_line(&makefile, "RELEASE_ARCHS ?= ", "#"));
+    for (machine, arch) in machines.iter().zip(archs) {
+        let suffix = if arch == "amd64" { "" } else { "-arm" };
+        assert_eq!(machine["runner"], format!("ubuntu-24.04{suffix}"), "{arch}");
+    }
+    assert_eq!(jobs["images"]["runs-on"], "${{ matrix.runner }}");
+    // All images contain the plugins of one machine, and the release the same plugins.
+    assert_eq!(jobs["images"]["needs"], serde_json::json!(["plugins"]));
+    assert_eq!(jobs["build"]["needs"], serde_json::json!(["plugins", "images"]));
+    for (job, command) in [
+        ("plugins", "make plugins"),
+        ("images", "make images PREBUILT=1 IMAGE_ARCH=${{ matrix.arch }}"),
+        ("build", "make release PREBUILT=1 RELEASE_DIR="),
+    ] {
+        let steps = jobs[job]["steps"].as_array().unwrap().iter();
+        let mut commands = steps.filter_map(|step| step["run"].as_str());
+        assert!(commands.any(|run| run.starts_with(command)), "{job}: no {command}");
+    }
+    // A run by hand has no tag.
+    assert_eq!(jobs["build"]["if"], "github.event_name == 'push'");
+    assert_eq!(jobs["publish"]["needs"], "build");
 }
