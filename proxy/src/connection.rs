@@ -8,6 +8,7 @@
 //! | `unread_body` | the rest of a request body that is not read to its end, which is discarded |
 //! | `activity` | detects connections that have been idle for too long |
 //! | `header_block` | tells whether a header block of HTTP/2 is arriving |
+//! | `read_limit` | limits the reads of HTTP/1.1, so that hyper's buffer stays small |
 //! | `outage` | an interval in which a port is closed because of a plugin |
 //! | `metrics` | metrics of the memory of clients |
 //! | `memory` | bytes that requests hold, bounded for each connection and for all |
@@ -22,6 +23,7 @@ mod memory;
 mod metrics;
 mod notifier;
 mod outage;
+mod read_limit;
 mod readers;
 mod unread_body;
 mod unsent;
@@ -33,6 +35,7 @@ pub(crate) use memory::{ClientMemory, OverBound, RequestMemory, field_size, head
 pub(crate) use metrics::ClientMemorySeries;
 pub(crate) use notifier::{Listener, StreamNotifier};
 pub(crate) use outage::{Outage, Outages};
+pub(crate) use read_limit::LimitedReads;
 pub(crate) use readers::ResponseReaders;
 #[cfg(test)]
 pub(crate) use unread_body::MAX_DISCARDED;

@@ -16,11 +16,12 @@ use tokio::time::Instant;
 use super::activity::{self, Activity};
 use super::memory::{ClientMemory, ConnectionMemory, OverBound};
 use super::outage::Outage;
+use super::read_limit::ReadLimit;
 use super::unread_body::UnreadBody;
 use super::unsent::{Unsent, UnsentCounter};
 
 /// Bytes that a client may send of a body before it is read. Clients are in the same pod, so a small window fills the pipe. Eight bodies
-/// that are never read use up the connection's window. HTTP/1.1 buffers about as much.
+/// that are never read use up the connection's window. HTTP/1.1 buffers less (`read_limit`).
 pub(crate) const STREAM_WINDOW: u32 = 128 << 10;
 pub(crate) const CONNECTION_WINDOW: u32 = 1 << 20;
 
@@ -43,6 +44,7 @@ pub(crate) struct Connection {
     pub(super) activity: Activity,
     memory: ConnectionMemory,
     unsent: Arc<Unsent>,
+    read_limit: ReadLimit,
     /// Checks in a row in which the client has read nothing of what is unsent.
     stalled_checks: Cell<u32>,
     /// Sum of the windows of arriving bodies.
@@ -111,6 +113,16 @@ impl Connection {
     /// The bytes of responses that are not written yet.
     pub(crate) fn unsent(&self) -> &Arc<Unsent> {
         &self.unsent
+    }
+
+    /// The limit of reads over HTTP/1.1.
+    pub(crate) fn read_limit(&self) -> ReadLimit {
+        self.read_limit.clone()
+    }
+
+    /// Notes that the connection becomes a tunnel if it speaks HTTP/1.1.
+    pub(crate) fn begin_tunnel(&self) {
+        self.read_limit.lift();
     }
 
     pub(super) fn unsent_bytes(&self) -> usize {

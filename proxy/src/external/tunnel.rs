@@ -82,6 +82,7 @@ pub(super) async fn open_tunnel(call: &Call, mut parts: Parts, plugins: Option<&
 fn start_tunnel(call: &Call, client: OnUpgrade, stream: Socket, permit: OwnedSemaphorePermit) {
     let (worker, connection) = (Rc::clone(&call.worker), Rc::clone(&call.connection));
     let record = Rc::clone(&call.record);
+    connection.begin_tunnel();
     call.worker.spawn(async move {
         // One of the permits for tunnels, and one of those for connections.
         let _permits = (permit, connection);

@@ -23,8 +23,8 @@ use tokio::time::Instant;
 use super::opening::{Opening, Protocol, Rewound, read_opening};
 use super::tls::ServerTls;
 use crate::connection::{
-    CONNECTION_WINDOW, ClientMemory, Connection, Deadlines, Disposition, Expired, IncomingBody, ObservedStream, Outage,
-    ResponseReaders, STREAM_WINDOW, StreamNotifier, Timeouts,
+    CONNECTION_WINDOW, ClientMemory, Connection, Deadlines, Disposition, Expired, IncomingBody, LimitedReads,
+    ObservedStream, Outage, ResponseReaders, STREAM_WINDOW, StreamNotifier, Timeouts,
 };
 use crate::external::{self, External};
 use crate::plugin::verdict::Traffic;
@@ -207,7 +207,8 @@ where
     H: HttpService<Incoming, ResBody = ClientBody, Error = BoxError>,
 {
     let activity = connection.activity().clone();
-    let io = TokioIo::new(ObservedStream::new(stream, activity.clone()).counting(connection.unsent()));
+    let stream = ObservedStream::new(stream, activity.clone()).counting(connection.unsent());
+    let io = TokioIo::new(LimitedReads::new(stream, connection.read_limit()));
     let deadlines = Deadlines::new(activity, timeouts);
     let serving = http1_builder().serve_connection(io, service).with_upgrades();
     drive_connection(notifier, connection, deadlines, Box::pin(serving), |serving| {

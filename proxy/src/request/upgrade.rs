@@ -104,6 +104,7 @@ pub(crate) fn switch_protocols(
 /// WebSocket ends as soon as a new chain would show it another view.
 fn start_tunnel(exchange: &Exchange<'_>, client: OnUpgrade, mut upstream: UpgradedStream, watching: Option<Watching>) {
     let (record, connection) = (Rc::clone(exchange.record), Rc::clone(&exchange.connection));
+    connection.begin_tunnel();
     let stop = exchange.worker.shared.stop.clone();
     exchange.worker.spawn(async move {
         let _connection = connection;
