@@ -13,8 +13,9 @@ pub(super) const MAX_BATCH: usize = 1024;
 /// etcd.
 pub(super) const MAX_BUFFERED_BYTES: usize = 64 * 1024;
 
-/// Largest buffer that is kept while it is not needed: many watches are idle for hours.
-pub(super) const MAX_IDLE_BYTES: usize = 64 * 1024;
+/// Largest buffer that is kept while it is not needed: a thousand watches may be idle for hours. Most events fit, so that
+/// they need no allocation.
+pub(super) const MAX_IDLE_BYTES: usize = 8 * 1024;
 
 /// Most labels of an object, and most annotations. A pair takes more memory once it is read than in the body.
 pub(super) const MAX_PAIRS: usize = 64 * 1024;

@@ -6,6 +6,9 @@ use crate::WatchEncoding;
 /// Largest event, in bytes: an API server takes no object above 3 MiB, and JSON of a protobuf object can be larger.
 pub const MAX_WATCH_EVENT_BYTES: usize = 8 * 1024 * 1024;
 
+/// Largest buffer that is kept while no event is unfinished: watches of locks are idle for hours.
+const MAX_IDLE_BYTES: usize = 8 * 1024;
+
 /// Length of the big-endian number before each protobuf event.
 const PREFIX_BYTES: usize = 4;
 
@@ -62,6 +65,9 @@ impl WatchRenamer {
             done += length;
         }
         self.pending.drain(..done);
+        if self.pending.is_empty() {
+            self.pending.shrink_to(MAX_IDLE_BYTES);
+        }
         if self.pending.len() > PREFIX_BYTES + MAX_WATCH_EVENT_BYTES {
             Err(RenameError::EventTooLarge)
         } else {

@@ -45,6 +45,22 @@ fn line_feed_is_emitted_without_waiting_for_the_next_event() {
 }
 
 #[test]
+fn idle_watch_releases_memory() {
+    let data = "x".repeat(1 << 20);
+    let event = format!(
+        r#"{{"type":"ADDED","object":{{"kind":"ConfigMap","metadata":{{"name":"lock"}},"data":{{"x":"{data}"}}}}}}"#
+    );
+    let (head, tail) = event.split_at(event.len() / 2);
+    let mut renamer = WatchRenamer::new(WatchEncoding::Json, lock_rename());
+    let mut out = Vec::new();
+    for chunk in [head, tail, "\n"] {
+        out.extend(renamer.push(chunk.as_bytes()).unwrap());
+    }
+    assert!(out.len() > event.len() && !renamer.is_mid_event());
+    assert!(renamer.pending.capacity() <= MAX_IDLE_BYTES);
+}
+
+#[test]
 fn only_the_object_of_a_watch_event_is_renamed() {
     let out = rename_watch(
         WatchEncoding::Json,

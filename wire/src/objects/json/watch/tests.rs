@@ -320,6 +320,22 @@ fn events_and_column_definitions_are_bounded() {
     );
 }
 
+#[test]
+fn idle_watch_releases_memory() {
+    let body = event("ADDED", &"k".repeat(1 << 20));
+    let (start, end) = body.as_bytes().split_at(body.len() / 2);
+    let mut filter = JsonWatchFilter::new(MetadataFields {
+        name: true,
+        ..MetadataFields::default()
+    });
+    let mut out = Vec::new();
+    for chunk in [start, end] {
+        filter.push(chunk, &mut out, &mut |_, _| EventDecision::Keep).unwrap();
+    }
+    assert!(out == body.as_bytes());
+    assert!(filter.pending.capacity() <= MAX_IDLE_BYTES);
+}
+
 proptest! {
     #[test]
     fn events_that_pass_are_those_of_the_model(
