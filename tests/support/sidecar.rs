@@ -206,6 +206,19 @@ impl Sidecar {
         Ok(peak.context("no peak")?.trim().parse::<usize>()? << 10)
     }
 
+    /// The anonymous memory in use, in bytes.
+    ///
+    /// # Errors
+    /// If the process has ended.
+    pub fn anonymous_memory(&self) -> anyhow::Result<usize> {
+        let pid = self.child.id().context("it has ended")?;
+        let memory = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup"))?;
+        let anonymous = memory
+            .lines()
+            .find_map(|line| line.strip_prefix("Anonymous:")?.strip_suffix("kB"));
+        Ok(anonymous.context("no anonymous memory")?.trim().parse::<usize>()? << 10)
+    }
+
     /// Sends SIGTERM.
     ///
     /// # Errors

@@ -37,6 +37,7 @@ mod faults_network;
 mod faults_watches;
 mod hash_ranges;
 mod idle;
+mod idle_buffers;
 mod in_flight_requests;
 mod invalid_flags;
 mod kept_lists;
