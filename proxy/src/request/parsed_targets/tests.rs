@@ -121,7 +121,8 @@ proptest! {
     ) {
         let mut parsed = ParsedTargets::default();
         for (method, at) in requests {
-            let uri = uri(at.get(targets.as_slice()));
+            let target: &String = at.get(&targets);
+            let uri = uri(target);
             let (_, read) = read_and_remember(&mut parsed, method, &uri);
             prop_assert_eq!(read, read_anew(method, &uri), "{} {}", method, uri);
         }
