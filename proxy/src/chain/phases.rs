@@ -120,8 +120,9 @@ impl Plugins {
         }
     }
 
-    /// The plugins of the same chain that want another request.
+    /// The plugins of the same chain that want another request, which is decided before this one goes on: their calls take time.
     pub(crate) fn of_same_chain(&self, view: RequestView) -> Self {
+        self.forget_now();
         let matched = self
             .snapshot
             .matching_entries(&MatchQuery::new(&view, &view.headers.borrow()));
@@ -535,6 +536,17 @@ mod tests {
             }
             assert_eq!(worker.instances.repeated_verdicts(), 1);
         }
+    }
+
+    #[tokio::test]
+    async fn reading_of_the_clock_does_not_serve_after_calls_about_another_request() {
+        let step = json!({"reuse": "whileUnchanged", "then": {"proceed": []}});
+        let worker = Worker::new(&[("scripted", json!({"onRequest": [step]}))]);
+        let plugins = worker.plugins();
+        plugins.note_now(Instant::now());
+        let other = plugins.of_same_chain(RequestView::clone(&plugins.view));
+        assert!(other.recheck().is_some());
+        assert_eq!(plugins.now.get(), None, "the call has taken time");
     }
 
     #[test]
