@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use ctrlmesh_testkit::{Fault, Gate, Rule};
 use ctrlmesh_tests::client::ReceivedResponse;
-use ctrlmesh_tests::{EntrySpec, TestEnv, config_map, wait_until};
+use ctrlmesh_tests::{Client, EntrySpec, TestEnv, config_map, wait_until};
 use ctrlmesh_wire::protobuf::{Message, envelope};
 use http::Method;
 use serde_json::json;
@@ -141,6 +141,29 @@ async fn selectors_and_limit_of_the_client_hold() -> anyhow::Result<()> {
         200
     );
     assert_eq!(stored(&env), names(&["a05"]));
+    Ok(())
+}
+
+#[tokio::test]
+async fn objects_are_chosen_by_their_current_state() -> anyhow::Result<()> {
+    let env = start_env(whole_namespace(), 3).await?;
+    let direct = Client::http1(env.api.address());
+    let earlier = direct.get(&format!("{OF_NAMESPACE}?limit=1")).await?.json();
+    let [version, token] =
+        ["resourceVersion", "continue"].map(|key| earlier["metadata"][key].as_str().unwrap_or_default());
+    env.api.store().put(config_map("default", "a00", "odd"))?;
+    env.api.store().put(config_map("default", "a03", "even"))?;
+    let of_version = format!("?labelSelector=shard%3Deven&resourceVersion={version}");
+    for query in [
+        format!("{of_version}&resourceVersionMatch=Exact"),
+        format!("?continue={token}"),
+    ] {
+        let refused = delete(&env, &query, "{}").await?;
+        assert_eq!(refused.status, 400, "{query}: {:?}", refused.body);
+    }
+    assert_eq!(stored(&env), names(&["a00", "a01", "a02", "a03"]));
+    assert_eq!(delete(&env, &of_version, "{}").await?.status, 200);
+    assert_eq!(stored(&env), names(&["a00", "a01"]));
     Ok(())
 }
 

@@ -31,7 +31,6 @@ use tokio::time::{Instant, timeout};
 
 use super::exchange::Exchange;
 use super::object_lookup::{look_up, named_object, own_headers, unreachable_server};
-use super::view_check::is_unset_or_zero;
 use crate::chain::phases::Attributed;
 use crate::plugin::verdict::RequestEdit;
 use crate::respond::{self, Accept, NamedObject, Reply};
@@ -163,7 +162,7 @@ impl CollectionDelete<'_> {
     /// `query` is that of the request, after edits.
     async fn run(&self, query: &str) -> Result<(), DeletionError> {
         let mut left = most_objects(query)?;
-        let mut query = query_of_first_page(query);
+        let mut query = query_of_first_page(query)?;
         loop {
             let mut page = self.list(&query).await?;
             page.objects.truncate(left);
@@ -309,30 +308,40 @@ fn most_objects(query: &str) -> Result<usize, Reply> {
         .unwrap_or(usize::MAX))
 }
 
-/// The query of the first list. It selects what that of the request selects.
-fn query_of_first_page(query: &str) -> String {
+/// The query of the first list. It selects what that of the request selects, by the current state, which is as new as any version that a
+/// client may ask for: an object of an older one may have moved to another shard since. With a limit, a version alone would mean exactly
+/// that version (KEP-2523).
+///
+/// # Errors
+/// The reply to send if the client asks for an older state.
+fn query_of_first_page(query: &str) -> Result<String, Reply> {
+    let client = Query::new(query);
+    let text = |name| client.get(name).unwrap_or_default();
+    let version_match = text("resourceVersionMatch");
+    if version_match == "Exact" || !text("continue").is_empty() {
+        return Err(Reply::bad_request(
+            "the sidecar deletes some objects of this collection, and can only tell by their current state which: leave out continue and \
+             resourceVersionMatch=Exact",
+        ));
+    }
     let mut editor = QueryEditor::new(query);
     // The API server reads it of a GET only, which would become a watch.
     editor.remove("watch");
     editor.set("limit", PAGE_OBJECTS);
-    let version = editor.get("resourceVersion");
-    let takes_any_version = version.is_some_and(|version| !version.is_empty() && is_unset_or_zero(&version));
-    let is_exact = editor.get("resourceVersionMatch").is_some_and(|found| found == "Exact");
-    if takes_any_version && !is_exact {
-        // Lists of any version come from a cache, which may ignore the limit.
+    let version = text("resourceVersion");
+    let is_version = !version.is_empty() && version.bytes().all(|digit| digit.is_ascii_digit());
+    // The API server refuses everything else.
+    if is_version && matches!(&*version_match, "" | "NotOlderThan") {
         editor.remove("resourceVersion");
         editor.remove("resourceVersionMatch");
     }
-    editor.finish()
+    Ok(editor.finish())
 }
 
 /// The query of the list that continues another one.
 fn query_of_next_page(query: &str, token: &str) -> String {
     let mut editor = QueryEditor::new(query);
     editor.set("continue", token);
-    // The token has the version, and no other one may stand beside it.
-    editor.remove("resourceVersion");
-    editor.remove("resourceVersionMatch");
     editor.finish()
 }
 
@@ -384,30 +393,48 @@ mod tests {
     }
 
     #[test]
-    fn first_list_selects_what_the_request_selects() {
+    fn first_list_selects_what_the_request_selects_by_the_current_state() {
         for (query, expected) in [
             ("", "limit=500"),
             (
                 "labelSelector=a%3Db&fieldSelector=x&shardSelector=y",
                 "labelSelector=a%3Db&fieldSelector=x&shardSelector=y&limit=500",
             ),
-            ("watch=1&limit=7&continue=t", "limit=500&continue=t"),
-            ("resourceVersion=7", "resourceVersion=7&limit=500"),
-            ("resourceVersion=00&resourceVersionMatch=NotOlderThan", "limit=500"),
-            ("resourceVersionMatch=Exact", "resourceVersionMatch=Exact&limit=500"),
+            ("watch=1&limit=7&continue=", "limit=500&continue="),
+            ("resourceVersion=0", "limit=500"),
+            ("resourceVersion=7", "limit=500"),
+            ("limit=2&resourceVersion=7&resourceVersionMatch=", "limit=500"),
+            ("resourceVersion=7&resourceVersionMatch=NotOlderThan", "limit=500"),
+            ("resourceVersion=x", "resourceVersion=x&limit=500"),
             (
-                "resourceVersion=0&resourceVersionMatch=Exact",
-                "resourceVersion=0&resourceVersionMatch=Exact&limit=500",
+                "resourceVersionMatch=NotOlderThan",
+                "resourceVersionMatch=NotOlderThan&limit=500",
+            ),
+            (
+                "resourceVersion=7&resourceVersionMatch=x",
+                "resourceVersion=7&resourceVersionMatch=x&limit=500",
             ),
         ] {
-            assert_eq!(query_of_first_page(query), expected, "{query}");
+            assert_eq!(query_of_first_page(query).unwrap(), expected, "{query}");
         }
     }
 
     #[test]
-    fn later_lists_have_the_token_in_place_of_a_version() {
-        let first = "labelSelector=a&resourceVersion=7&resourceVersionMatch=Exact&limit=500";
-        let next = query_of_next_page(first, "t+1");
+    fn older_state_of_a_collection_is_refused() {
+        for query in [
+            "continue=t",
+            "limit=7&continue=t",
+            "resourceVersion=7&resourceVersionMatch=Exact",
+            "resourceVersion=0&resourceVersionMatch=Exact",
+            "resourceVersionMatch=Exact",
+        ] {
+            assert_eq!(query_of_first_page(query).unwrap_err().code(), 400, "{query}");
+        }
+    }
+
+    #[test]
+    fn later_lists_have_the_token_of_the_one_before() {
+        let next = query_of_next_page("labelSelector=a&limit=500", "t+1");
         assert_eq!(next, "labelSelector=a&limit=500&continue=t%2B1");
         assert_eq!(query_of_next_page(&next, "t2"), "labelSelector=a&limit=500&continue=t2");
     }
