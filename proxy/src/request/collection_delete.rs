@@ -32,6 +32,7 @@ use tokio::time::{Instant, timeout};
 use super::exchange::Exchange;
 use super::object_lookup::{look_up, named_object, own_headers, unreachable_server};
 use crate::chain::phases::Attributed;
+use crate::observe::record::Record;
 use crate::plugin::verdict::RequestEdit;
 use crate::respond::{self, Accept, NamedObject, Reply};
 use crate::stream::body::{self, RequestBody};
@@ -88,8 +89,39 @@ struct CollectionDelete<'a> {
     list_headers: HeaderMap,
     delete_headers: HeaderMap,
     options: DeleteOptions,
-    /// The outcome of all deletes so far.
+    outcome: JointOutcome<'a>,
+}
+
+/// The outcome of all deletes so far, for the request. It is recorded at the end, also if that is early because the client is gone.
+struct JointOutcome<'a> {
+    record: &'a Record,
     outcome: Cell<WriteOutcome>,
+}
+
+impl<'a> JointOutcome<'a> {
+    const fn new(record: &'a Record) -> Self {
+        Self {
+            record,
+            outcome: Cell::new(WriteOutcome::Finished),
+        }
+    }
+
+    fn add(&self, outcome: WriteOutcome) {
+        self.outcome.set(self.outcome.get().and(outcome));
+    }
+
+    /// Records that no delete is under way any more.
+    fn record(&self) {
+        self.record.record_outcome(self.outcome.get());
+    }
+}
+
+impl Drop for JointOutcome<'_> {
+    fn drop(&mut self) {
+        // Without effect behind an outcome that was recorded. Otherwise the deletes that were under way are broken off.
+        self.add(WriteOutcome::GivenUp);
+        self.record();
+    }
 }
 
 /// Whether an entry lets only some objects of a collection be deleted.
@@ -126,7 +158,7 @@ pub(super) async fn delete_kept_objects(
         list_headers: own_headers(headers, LIST_TYPES),
         delete_headers,
         options,
-        outcome: Cell::new(WriteOutcome::Finished),
+        outcome: JointOutcome::new(exchange.record),
     };
     // Boxed, so that the future stays small.
     let in_time = timeout(
@@ -136,10 +168,10 @@ pub(super) async fn delete_kept_objects(
     .await;
     let deleted = in_time.unwrap_or_else(|_| {
         // The deletes that were under way are broken off.
-        deletion.add_outcome(WriteOutcome::GivenUp);
+        deletion.outcome.add(WriteOutcome::GivenUp);
         Err(Reply::slow_deletion(DELETION_TIMEOUT).into())
     });
-    exchange.record.record_outcome(deletion.outcome.get());
+    deletion.outcome.record();
     let response = match deleted {
         Ok(()) => respond::deleted_collection(&info.group, &info.resource, accept),
         Err(DeletionError::ApiServer(reply)) => reply.into_response(accept),
@@ -235,7 +267,7 @@ impl CollectionDelete<'_> {
             .upstream()
             .send_head(head, RequestBody::of_bytes(options), None, sent);
         let result = sending.await;
-        self.add_outcome(WriteOutcome::from_result(&result));
+        self.outcome.add(WriteOutcome::from_result(&result));
         let response = result.map_err(|error| Reply::upstream_failed(&error, "the API server", false))?;
         match response.status() {
             status if status.is_success() || status == StatusCode::NOT_FOUND => {
@@ -286,10 +318,6 @@ impl CollectionDelete<'_> {
     fn upstream(&self) -> &Rc<Upstream> {
         let uses_sidecar_credentials = self.exchange.uses_sidecar_credentials.get();
         self.exchange.worker.upstream(uses_sidecar_credentials)
-    }
-
-    fn add_outcome(&self, outcome: WriteOutcome) {
-        self.outcome.set(self.outcome.get().and(outcome));
     }
 }
 
@@ -382,13 +410,39 @@ async fn discard(body: UpstreamBody) {
 
 #[cfg(test)]
 mod tests {
+    use ctrlmesh_wire::Verb;
+
     use super::*;
+    use crate::chain::in_flight::InFlightCounts;
+    use crate::chain::{Counter, Kind};
+    use crate::observe::Class;
+    use crate::observe::metrics::Metrics;
 
     fn listed(namespace: &str, name: &str) -> ListedObject {
         ListedObject {
             namespace: namespace.to_owned(),
             name: name.to_owned(),
             uid: "u".to_owned(),
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn deletion_of_a_client_that_is_gone_counts_until_its_last_delete_must_be_over() {
+        let a_moment = Duration::from_millis(1);
+        for (outcome, seconds) in [(WriteOutcome::Finished, 10), (WriteOutcome::CutOff, 70)] {
+            let (counts, metrics) = (InFlightCounts::new(), Metrics::new(Metrics::registry()));
+            let (class, target) = (Class::Api(Verb::DeleteCollection), Uri::from_static("/api/v1/pods"));
+            let record = Record::new(&metrics, class, Method::DELETE, target);
+            record.set_write(Counter::new(0).count(&counts, Kind::Write));
+            record.mark_sent(Instant::now());
+            let joint = JointOutcome::new(&record);
+            joint.add(outcome);
+            drop(joint);
+            drop(record);
+            tokio::time::advance(Duration::from_secs(seconds) - a_moment).await;
+            assert_eq!(counts.sum().writes, 1, "{outcome:?}");
+            tokio::time::advance(a_moment).await;
+            assert_eq!(counts.sum().writes, 0, "{outcome:?}");
         }
     }
 
