@@ -75,8 +75,8 @@ struct ListRest {
 
 #[derive(Deserialize)]
 struct ListMetadata {
-    #[serde(rename = "continue", default)]
-    token: String,
+    #[serde(rename = "continue")]
+    token: Option<String>,
 }
 
 /// Reads a list. `hold` reserves memory for objects that match.
@@ -127,7 +127,7 @@ where
     ended.map_err(|error| Reply::unfinished_deletion(&error.to_string()))?;
     let list: Result<ListRest, _> = serde_json::from_slice(&rest);
     let list = list.map_err(|error| Reply::unfinished_deletion(&error.to_string()))?;
-    let token = list.metadata.map(|metadata| metadata.token);
+    let token = list.metadata.and_then(|metadata| metadata.token);
     Ok(Page {
         objects,
         bytes,
@@ -202,7 +202,7 @@ mod tests {
     #[tokio::test]
     async fn last_page_has_no_token() {
         let of_team = labels("team=x");
-        for metadata in [r#"{"resourceVersion":"7"}"#, r#"{"continue":""}"#, "{}"] {
+        for metadata in [r#"{"continue":""}"#, r#"{"continue":null}"#, "{}", "null"] {
             let page = read(list(&[("a", "y")], metadata, 100), &[&of_team]).await.unwrap();
             let expected = Page {
                 objects: Vec::new(),
