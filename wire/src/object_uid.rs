@@ -99,15 +99,16 @@ pub enum UidError {
 /// # Errors
 /// When the body has another UID, is broken, or is in an encoding that cannot be edited.
 pub fn bind_to_uid(content_type: &str, body: &[u8], place: UidPlace, uid: &str) -> Result<Vec<u8>, UidError> {
-    match media_type(content_type).as_str() {
-        // The API server takes JSON when a body has no type.
-        "" | "application/json" | "application/merge-patch+json" | "application/strategic-merge-patch+json" => {
+    match (media_type(content_type).as_str(), place) {
+        // The API server takes JSON when a body has no type. Patches are of objects, and not of options.
+        ("" | "application/json", _)
+        | ("application/merge-patch+json" | "application/strategic-merge-patch+json", UidPlace::Metadata) => {
             bind_json(body, place.keys(), uid)
         }
-        "application/json-patch+json" => bind_json_patch(body, uid),
-        "application/apply-patch+yaml" => bind_apply(body, uid),
-        "application/vnd.kubernetes.protobuf" => bind_protobuf(body, place, uid),
-        other => Err(UidError::Unsupported(other.to_owned())),
+        ("application/vnd.kubernetes.protobuf", _) => bind_protobuf(body, place, uid),
+        ("application/json-patch+json", UidPlace::Metadata) => bind_json_patch(body, uid),
+        ("application/apply-patch+yaml", UidPlace::Metadata) => bind_apply(body, uid),
+        (other, _) => Err(UidError::Unsupported(other.to_owned())),
     }
 }
 

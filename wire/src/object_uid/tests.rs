@@ -188,6 +188,21 @@ fn uneditable_bodies_are_refused() {
         let refused = bind_to_uid(content_type, b"{}", UidPlace::Metadata, "u-1");
         assert_eq!(refused, Err(UidError::Unsupported(content_type.to_owned())));
     }
+    for content_type in [
+        "application/merge-patch+json",
+        "application/strategic-merge-patch+json",
+        "application/json-patch+json",
+        "application/apply-patch+yaml",
+    ] {
+        for place in [UidPlace::Preconditions, UidPlace::EvictionPreconditions] {
+            let refused = bind_to_uid(content_type, b"{}", place, "u-1");
+            assert_eq!(
+                refused,
+                Err(UidError::Unsupported(content_type.to_owned())),
+                "{place:?}"
+            );
+        }
+    }
     for (content_type, body) in [
         ("application/json", &b""[..]),
         ("application/json", b"[]"),

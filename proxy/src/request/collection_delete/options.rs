@@ -165,6 +165,7 @@ mod tests {
             (vec![(CONTENT_TYPE, PROTOBUF)], b"{}", "", 400),
             (vec![(CONTENT_TYPE, "application/cbor")], b"x", "", 415),
             (vec![(CONTENT_TYPE, "application/yaml")], b"dryRun: [All]", "", 415),
+            (vec![(CONTENT_TYPE, "application/apply-patch+yaml")], b"{}", "", 415),
             (vec![(CONTENT_ENCODING, "gzip")], b"{}", "", 415),
             (vec![], large.as_bytes(), "", 413),
         ] {
