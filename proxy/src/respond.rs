@@ -329,11 +329,12 @@ impl Reply {
         }
     }
 
-    /// Adds which right the client lacks for a request that the sidecar makes to delete some objects of a collection.
+    /// Adds which right the client may lack for a request that the sidecar makes to delete some objects of a collection. Admission refuses
+    /// deletes with 403, too.
     pub(crate) fn lacking_right(mut self, verb: &str) -> Self {
         self.status.message = format!(
             "{}; this client has only some objects of the collection, so the sidecar lists it and deletes them by their names, with the \
-             credentials of the request: grant the verb {verb:?} for this resource",
+             credentials of the request; if these lack the right, grant the verb {verb:?} for this resource",
             self.status.message
         );
         self

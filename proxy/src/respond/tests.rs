@@ -133,7 +133,10 @@ fn error_of_the_api_server_passes_with_its_details() {
     );
     let message = status["message"].as_str().unwrap();
     assert!(message.starts_with("pods \"a\" is forbidden: no; "), "{message}");
-    assert!(message.contains("grant the verb \"delete\""), "{message}");
+    assert!(
+        message.contains("if these lack the right, grant the verb \"delete\""),
+        "{message}"
+    );
 }
 
 #[test]
