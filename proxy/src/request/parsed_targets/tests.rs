@@ -108,7 +108,7 @@ fn some_target() -> impl Strategy<Value = String> {
     let usual = select(&REMEMBERED[..]).prop_map(str::to_owned);
     let odd = select(&NEVER_REMEMBERED[..]).prop_map(str::to_owned);
     let path = "/{1,2}(api|apis/g|%61pi)/v1(/watch)?(/namespaces/(n|%6e|))?/(pods|p;|\\.\\.|p%2Fx)(/a)?(/exec|/)?";
-    let query = "(\\?(watch=(1|0|false)|limit=x|fieldSelector=metadata.name%3Da|labelSelector=a|%zz)?)?";
+    let query = "(\\?(watch=(1|0|false)|limit=x|fieldSelector=metadata\\.name%3Da|labelSelector=a|%zz)?)?";
     let any = (path, query).prop_map(|(path, query)| format!("{path}{query}"));
     prop_oneof![usual, odd, any]
 }
