@@ -15,7 +15,7 @@ use crate::stream::kept_objects::{KeptObjects, KeptObjectsBody};
 use crate::upstream::BoxError;
 
 /// A page of which the object with the name `mine` is kept.
-fn page(names: &[&str], token: &str) -> Box<Page> {
+fn page(names: &[&str], token: &str) -> Page {
     let items: Vec<Value> = names
         .iter()
         .map(|name| json!({ "metadata": { "name": name } }))
@@ -32,7 +32,7 @@ fn page(names: &[&str], token: &str) -> Box<Page> {
     let body: BoxBody = Box::pin(body);
     let body = HeldPage::new(KeptObjectsBody::list(body, WatchEncoding::Json, kept));
     let (head, ()) = Response::new(()).into_parts();
-    Box::new(Page { head, body })
+    Page { head, body }
 }
 
 /// The token of the page, and the names of its objects.
@@ -58,14 +58,14 @@ fn sent() -> Uri {
 }
 
 /// The content of the page that the client gets, and the targets that were asked for, if these pages follow each other.
-async fn response_of(first: Box<Page>, others: Vec<Box<Page>>) -> ((String, Vec<String>), Vec<String>) {
+async fn response_of(first: Page, others: Vec<Page>) -> ((String, Vec<String>), Vec<String>) {
     let others = RefCell::new(others.into_iter());
     let targets = RefCell::new(Vec::new());
     let ask = async |target: Uri| -> Result<PageResponse, SendError> {
         targets.borrow_mut().push(target.to_string());
-        Ok(PageResponse::Page(others.borrow_mut().next().unwrap()))
+        Ok(PageResponse::Page(Box::new(others.borrow_mut().next().unwrap())))
     };
-    let response = find_object(first, &sent(), in_a_minute(), ask).await.unwrap();
+    let response = find_object(Box::new(first), &sent(), in_a_minute(), ask).await.unwrap();
     (content(response).await, targets.take())
 }
 
@@ -101,9 +101,9 @@ async fn empty_page_is_sent_with_its_token_when_the_time_is_over() {
             std::future::pending::<()>().await;
         }
         tokio::time::sleep(MAX_TIME / 4).await;
-        Ok(PageResponse::Page(page(&["a"], &format!("t{}", asked.get()))))
+        Ok(PageResponse::Page(Box::new(page(&["a"], &format!("t{}", asked.get())))))
     };
-    let response = find_object(page(&["a"], "t0"), &sent(), in_a_minute(), ask)
+    let response = find_object(Box::new(page(&["a"], "t0")), &sent(), in_a_minute(), ask)
         .await
         .unwrap();
     assert_eq!(content(response).await, ("t2".to_owned(), vec![]));
@@ -113,7 +113,7 @@ async fn empty_page_is_sent_with_its_token_when_the_time_is_over() {
 #[tokio::test]
 async fn error_of_a_further_page_is_the_clients() {
     let ask = async |_: Uri| -> Result<PageResponse, SendError> { Err(SendError::HeadTimeout { timeout: MAX_TIME }) };
-    let response = find_object(page(&["a"], "t1"), &sent(), in_a_minute(), ask).await;
+    let response = find_object(Box::new(page(&["a"], "t1")), &sent(), in_a_minute(), ask).await;
     assert!(matches!(response, Err(SendError::HeadTimeout { .. })));
 }
 
