@@ -352,7 +352,7 @@ impl Reply {
     pub(crate) fn unfinished_deletion(problem: &str) -> Self {
         Self::new(
             StatusCode::BAD_GATEWAY,
-            format!("the sidecar lists this collection to delete some of its objects, and cannot go on: {problem}"),
+            format!("the sidecar can't tell which objects of this collection to delete: {problem}; delete them by name"),
         )
     }
 

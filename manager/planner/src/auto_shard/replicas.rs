@@ -77,7 +77,7 @@ fn size_of(auto: &Auto, name: &str, replicas: i32) -> FollowedSize {
     let problem = (needed > MAX_SHARDS).then(|| {
         let room = MAX_SHARDS.saturating_mul(pods);
         let message = format!(
-            "StatefulSet {name} has {replicas} replicas, and {MAX_SHARDS} shards, which are the most, have room for {room}: pods from \
+            "StatefulSet {name} has {replicas} replicas, but at most {MAX_SHARDS} shards can be made, for {room} pods: pods from \
              {name}-{room} on are refused; scale the StatefulSet down, or raise root.auto.everyShardReplicas"
         );
         Reason::new(Reason::TOO_MANY_REPLICAS, message)

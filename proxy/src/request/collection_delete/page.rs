@@ -115,7 +115,7 @@ where
         hold(bytes_of_frame)?;
         bytes += bytes_of_frame;
         if rest.len() > MAX_REST_BYTES {
-            return Err(Reply::unfinished_deletion("the list is too long beside its objects"));
+            return Err(Reply::unfinished_deletion("the metadata of the list exceeds 64 KiB"));
         }
         bytes_of_turn += data.len();
         if bytes_of_turn >= BYTES_PER_TURN {
