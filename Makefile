@@ -17,6 +17,9 @@ IMAGE_REGISTRY ?= docker.io/library
 IMAGE_MACHINE = $(patsubst arm64,aarch64,$(patsubst amd64,x86_64,$(IMAGE_ARCH)))
 IMAGE_TARGET = $(IMAGE_MACHINE)-unknown-linux-musl
 PRECOMPILED = $(CTRLMESH_CACHE)/precompiled/$(IMAGE_ARCH)
+# Each relocated address of a program takes 24 bytes, which are read at its start and stay in memory; packed, it takes a bit. zig's linker
+# can't pack them.
+IMAGE_RUSTFLAGS = CARGO_TARGET_$(shell echo $(IMAGE_TARGET) | tr a-z- A-Z_)_RUSTFLAGS
 
 # `make release` and `make publish`: where the files are, for which architectures, and the registry, such as ghcr.io/you.
 RELEASE_DIR ?= $(CTRLMESH_CACHE)/release/$(VERSION)
@@ -297,6 +300,7 @@ images: setup plugins ## OCI archives of the sidecar's and the manager's image, 
 				{ echo "error: no C compiler for musl; install one (Debian: apt-get install musl-tools)" >&2; exit 1; }; \
 			export CC_$(subst -,_,$(IMAGE_TARGET))=musl-gcc; \
 		fi; \
+		export $(IMAGE_RUSTFLAGS)="-Clink-arg=-Wl,-z,pack-relative-relocs"; \
 	else \
 		build=zigbuild; \
 		command -v cargo-zigbuild >/dev/null || \
