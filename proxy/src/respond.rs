@@ -352,7 +352,9 @@ impl Reply {
     pub(crate) fn unfinished_deletion(problem: &str) -> Self {
         Self::new(
             StatusCode::BAD_GATEWAY,
-            format!("the sidecar can't tell which objects of this collection to delete: {problem}; delete them by name"),
+            format!(
+                "the sidecar can't tell which objects of this collection to delete: {problem}; delete them by name"
+            ),
         )
     }
 
