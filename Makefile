@@ -96,10 +96,11 @@ deny: ## Dependencies that deny.toml forbids, their licences and sources; needs 
 	cargo deny --locked check bans licenses sources
 
 .PHONY: test-fast
-# As for `test-rust`: most tests wait for something most of the time.
+# `--tests` selects libraries and programs, too, but not the native builds of plugins, whose sources are tested as plugins. As for
+# `test-rust`, most tests wait for something most of the time.
 test-fast: export RUST_TEST_THREADS ?= 8
 test-fast: build ## Rust tests that need no cluster; leaves out the demo and the plugin guide's build; under 3 minutes once built
-	$(CARGO_TEST) --locked --workspace --lib --bins --tests -- $(addprefix --skip ,$(SLOW_TESTS))
+	$(CARGO_TEST) --locked --workspace --tests -- $(addprefix --skip ,$(SLOW_TESTS))
 
 # nextest runs the tests of all crates side by side; nothing depends on it.
 CARGO_TEST = $$(cargo nextest --version >/dev/null 2>&1 && echo cargo nextest run || echo cargo test)
