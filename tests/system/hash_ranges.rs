@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use ctrlmesh_tests::{EntrySpec, TestEnv, config_map};
 use http::Method;
-use serde_json::json;
+use serde_json::{Value, json};
 
 const ALL: &str = "/api/v1/configmaps";
 const OF_NAMESPACE: &str = "/api/v1/namespaces/default/configmaps";
@@ -22,20 +22,27 @@ pub(crate) fn hash_entry(key: &str, ranges: &[&str]) -> EntrySpec {
     EntrySpec::new("shard-selector/test", ctrlmesh_plugins_builtin::SHARD_SELECTOR).with_settings(settings)
 }
 
+/// A config map in the namespace `default`. `owner`: the digit that tells its controller from others.
+pub(crate) fn owned_config_map(name: &str, owner: u8) -> Value {
+    let mut object = config_map("default", name, "none");
+    object["metadata"]["ownerReferences"] = json!([{
+        "apiVersion": "example.com/v1",
+        "kind": "Widget",
+        "name": format!("w{owner}"),
+        "uid": format!("{owner}f2c7a90-3b1d-4e55-8a6e-{owner}d4c1b7e9a52"),
+        "controller": true,
+    }]);
+    object
+}
+
 /// Two config maps of each of eight controllers: `0-a`, `0-b`, `1-a` and so on.
 async fn start_env(entry: EntrySpec) -> anyhow::Result<TestEnv> {
     let env = TestEnv::start(vec![entry]).await?;
     for owner in 0..8 {
         for name in ["a", "b"] {
-            let mut object = config_map("default", &format!("{owner}-{name}"), "none");
-            object["metadata"]["ownerReferences"] = json!([{
-                "apiVersion": "example.com/v1",
-                "kind": "Widget",
-                "name": format!("w{owner}"),
-                "uid": format!("{owner}f2c7a90-3b1d-4e55-8a6e-{owner}d4c1b7e9a52"),
-                "controller": true,
-            }]);
-            env.api.store().put(object)?;
+            env.api
+                .store()
+                .put(owned_config_map(&format!("{owner}-{name}"), owner))?;
         }
     }
     Ok(env)

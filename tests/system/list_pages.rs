@@ -1,11 +1,11 @@
 //! Lists with a limit in shards with ranges of a hash: a client never takes a page of other shards' objects for an empty list.
 
 use ctrlmesh_testkit::{Fault, Gate, Rule};
-use ctrlmesh_tests::{Client, ReceivedResponse, TestEnv, config_map, wait_until};
+use ctrlmesh_tests::{Client, ReceivedResponse, TestEnv, wait_until};
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
-use crate::hash_ranges::hash_entry;
+use crate::hash_ranges::{hash_entry, owned_config_map};
 use crate::kept_objects::{ALL, PROTOBUF, items};
 
 const METADATA: &str = "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io";
@@ -21,15 +21,7 @@ const OF_NONE: &str = "0";
 async fn start_env(range: &str) -> anyhow::Result<TestEnv> {
     let env = TestEnv::start(vec![hash_entry("owner", &[range])]).await?;
     for owner in 0..10 {
-        let mut object = config_map("default", &format!("c{owner}"), "none");
-        object["metadata"]["ownerReferences"] = json!([{
-            "apiVersion": "example.com/v1",
-            "kind": "Widget",
-            "name": format!("w{owner}"),
-            "uid": format!("{owner}f2c7a90-3b1d-4e55-8a6e-{owner}d4c1b7e9a52"),
-            "controller": true,
-        }]);
-        env.api.store().put(object)?;
+        env.api.store().put(owned_config_map(&format!("c{owner}"), owner))?;
     }
     Ok(env)
 }
