@@ -158,4 +158,4 @@ impl HeldBytes {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

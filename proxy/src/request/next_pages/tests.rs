@@ -4,33 +4,17 @@ use std::cell::{Cell, RefCell};
 
 use bytes::Bytes;
 use ctrlmesh_wire::WatchEncoding;
-use ctrlmesh_wire::objects::{DroppedFields, NameSet, Predicate};
 use http_body_util::{BodyExt, Full};
-use prometheus_client::metrics::counter::Counter;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::*;
-use crate::plugin::object_predicate::ObjectPredicate;
-use crate::stream::kept_objects::{KeptObjects, KeptObjectsBody};
+use crate::stream::held_page::tests::{filtered, json_page};
 use crate::upstream::BoxError;
 
 /// A page of which the object with the name `mine` is kept.
 fn page(names: &[&str], token: &str) -> Page {
-    let items: Vec<Value> = names
-        .iter()
-        .map(|name| json!({ "metadata": { "name": name } }))
-        .collect();
-    let list = json!({ "kind": "XList", "metadata": { "continue": token }, "items": items }).to_string();
-    let body = Full::new(Bytes::from(list)).map_err(|never| -> BoxError { match never {} });
-    let mine = Predicate::Names(NameSet::of_names(["mine"]).unwrap());
-    let kept = KeptObjects::new(
-        [ObjectPredicate::from(mine)].into(),
-        DroppedFields::default(),
-        Counter::default(),
-        Counter::default(),
-    );
-    let body: BoxBody = Box::pin(body);
-    let body = HeldPage::new(KeptObjectsBody::list(body, WatchEncoding::Json, kept));
+    let body = Full::new(Bytes::from(json_page(names, token))).map_err(|never| -> BoxError { match never {} });
+    let body = HeldPage::new(filtered(Box::pin(body), WatchEncoding::Json));
     let (head, ()) = Response::new(()).into_parts();
     Page { head, body }
 }

@@ -18,7 +18,7 @@ use crate::stream::kept_objects::KeptObjects;
 type FrameResult = Result<Frame<Bytes>, BoxError>;
 
 /// A body of which the object with the name `mine` is kept.
-fn filtered(body: BoxBody, encoding: WatchEncoding) -> KeptObjectsBody<BoxBody> {
+pub(crate) fn filtered(body: BoxBody, encoding: WatchEncoding) -> KeptObjectsBody<BoxBody> {
     let mine = Predicate::Names(NameSet::of_names(["mine"]).unwrap());
     let kept = KeptObjects::new(
         [ObjectPredicate::from(mine)].into(),
@@ -41,7 +41,7 @@ fn in_chunks(body: &[u8], size: usize) -> BoxBody {
     upstream(body.chunks(size).map(data).collect())
 }
 
-fn json_page(names: &[&str], token: &str) -> Vec<u8> {
+pub(crate) fn json_page(names: &[&str], token: &str) -> Vec<u8> {
     let items: Vec<Value> = names
         .iter()
         .map(|name| json!({ "metadata": { "name": name } }))
